@@ -1,0 +1,1 @@
+"""One folder per technology, grouped by the port that it implements."""

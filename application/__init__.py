@@ -1,0 +1,1 @@
+"""Use cases: the order of things, through ports. Start at `application/ports`, then `train`."""

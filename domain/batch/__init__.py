@@ -1,0 +1,6 @@
+"""The data plane's value: two tables without padding."""
+
+from hexpo.domain.batch.batch import Batch, Sequences
+from hexpo.domain.batch.schema import SCHEMA, Column, Kind, Schema, Table
+
+__all__ = ["SCHEMA", "Batch", "Column", "Kind", "Schema", "Sequences", "Table"]

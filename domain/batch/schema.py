@@ -1,0 +1,118 @@
+"""What the columns of a batch are called, hold and mean.
+
+A token column is of one of two kinds. *Predicted*: at i it speaks of choosing token i given the
+tokens before it; at a sequence's first token it is 0 and means nothing. *Input*: at i it speaks
+of token i as it is read. The label shift therefore exists in one place: the model's head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from types import MappingProxyType
+
+import attrs
+import torch
+
+
+class Table(Enum):
+    """The two tables of a batch."""
+
+    SEQUENCES = "sequences"
+    """A row is one trajectory."""
+    TOKENS = "tokens"
+    """A row is one token, all sequences end to end."""
+
+
+class Kind(Enum):
+    """What a token column speaks of; `ROW` for columns of the sequences table."""
+
+    INPUT = "input"
+    """Token i as it is read."""
+    PREDICTED = "predicted"
+    """The choice of token i given the tokens before it."""
+    ROW = "row"
+    """The whole trajectory."""
+
+
+@attrs.frozen
+class Column:
+    """One column's declaration."""
+
+    name: str
+    table: Table
+    kind: Kind
+    dtype: torch.dtype
+    trailing: tuple[int | None, ...] = ()
+    """Sizes of the axes after the row axis; None is any size (top-k, layers, components)."""
+
+
+def _row(name: str, dtype: torch.dtype, trailing: tuple[int | None, ...] = ()) -> Column:
+    return Column(name, Table.SEQUENCES, Kind.ROW, dtype, trailing)
+
+
+def _input(name: str, dtype: torch.dtype) -> Column:
+    return Column(name, Table.TOKENS, Kind.INPUT, dtype)
+
+
+def _predicted(name: str, dtype: torch.dtype = torch.float32) -> Column:
+    return Column(name, Table.TOKENS, Kind.PREDICTED, dtype)
+
+
+_COLUMNS = (
+    # sequences: written when a trajectory is assembled
+    _row("id", torch.int64),  # the sequence's name: never its place
+    _row("group", torch.int64),  # the ticket that issued the prompt: equal for its samples only
+    _row("length", torch.int64),  # tokens of prompt and answer together
+    _row("prompt_length", torch.int64),  # tokens before the first answer
+    _row("actions", torch.int64),  # tokens that the policy sampled
+    _row("trained", torch.int64),  # action tokens left after every mask
+    _row("score", torch.float64),  # outcome as graded; meaningless where `scored` is false
+    _row("scored", torch.bool),  # unscored is a state, not a number
+    _row("components", torch.float64, (None,)),  # reward components, NaN where absent
+    _row("stop", torch.int64),  # a StopReason
+    _row("admitted", torch.int64),  # policy version at which the prompt was admitted
+    # sequences: written later
+    _row("weights", torch.float64, (None,)),  # of one unit, for each term of the objective
+    _row("advantage", torch.float32),  # of an outcome estimator; spread over the row's tokens
+    # tokens: written when a trajectory is assembled
+    _input("token", torch.int64),
+    _input("position", torch.int64),
+    _predicted("action", torch.bool),  # role: sampled by the policy
+    _predicted("trained", torch.bool),  # role and every mask together: what losses select
+    _predicted("behaviour"),  # log-prob under the policy that sampled the token, nats
+    _predicted("version", torch.int64),  # policy version that sampled the token
+    _predicted("reward"),  # token reward
+    # tokens: one block per later writer
+    _predicted("old"),  # log-prob under the proximal policy
+    _predicted("reference"),  # log-prob under the reference
+    _predicted("value"),  # critic's value of the state before token i
+    _predicted("return"),  # the critic's target
+    _predicted("advantage"),  # of a token estimator
+    _predicted("entropy"),  # of the policy's distribution at token i, nats
+)
+
+
+@attrs.frozen
+class Schema:
+    """The declared columns of both tables."""
+
+    sequences: Mapping[str, Column]
+    tokens: Mapping[str, Column]
+
+    @staticmethod
+    def of(*columns: Column) -> Schema:
+        """Build a schema from declarations. A name may stand in each table once."""
+        pick = lambda table: MappingProxyType({c.name: c for c in columns if c.table is table})  # noqa: E731
+        return Schema(pick(Table.SEQUENCES), pick(Table.TOKENS))
+
+    def with_columns(self, *columns: Column) -> Schema:
+        """This schema and some more columns (a teacher's top-k, an environment's own)."""
+        return Schema.of(*self.sequences.values(), *self.tokens.values(), *columns)
+
+    def __reduce__(self) -> tuple[object, ...]:  # mapping proxies do not pickle
+        return (Schema.of, (*self.sequences.values(), *self.tokens.values()))
+
+
+SCHEMA = Schema.of(*_COLUMNS)
+"""The columns that hexpo itself reads and writes."""

@@ -1,0 +1,1 @@
+"""How people and programs start hexpo: command line, library facade, testing kit."""
