@@ -23,7 +23,7 @@ class Unit(Enum):
     SEQUENCE = "sequence"
     """Each row."""
     PAIR = "pair"
-    """Each pair of rows."""
+    """Each pair of rows: the two rows of one group."""
 
 
 class Mode(Enum):
@@ -54,10 +54,12 @@ def row_weights(
     """The weight of one unit of each row, from the table of the whole optimizer step.
 
     Args: trained_S: (S,) int64, units that count in each row: its trained tokens.
-        group_S: (S,) int64, the group of each row.
+        group_S: (S,) int64, the group of each row; for pairs, what two rows share.
         constant: divisor of `seq-mean-token-sum-norm`, in tokens.
-    Returns: (S,) float64; 0 for rows without a trained token (A4).
-    Raises: MissingCount: the constant is missing. WrongValue: a mode that a sequence unit refuses.
+    Returns: (S,) float64; 0 for rows without a trained token (A4). A pair's weight is the sum of
+        its two rows' weights (`pair_weights`); it counts if both rows have trained tokens.
+    Raises: MissingCount: the constant is missing. WrongColumn: axes differ, or a group that is
+        not a pair. WrongValue: a mode that the unit refuses.
     """
     if trained_S.shape != group_S.shape or trained_S.dim() != 1:
         raise WrongColumn(
@@ -67,14 +69,7 @@ def row_weights(
     live = trained > 0
     sequences = live.sum().clamp(min=1)
     if unit is not Unit.TOKEN:
-        if mode in (Mode.TOKEN_MEAN, Mode.TOKEN_SUM):
-            raise WrongValue(
-                f"{mode.value} does not exist for a loss with one number a {unit.value};"
-                " use seq-mean-token-mean"
-            )
-        if mode is Mode.PROMPT_MEAN:
-            return live / _prompts(group_S, live) / _per_group(live.double(), group_S).clamp(min=1)
-        return live / sequences
+        return _unit_weights(live, group_S, mode=mode, unit=unit)
     match mode:
         case Mode.TOKEN_MEAN:
             weights = torch.ones_like(trained) / trained.sum().clamp(min=1)
@@ -92,6 +87,42 @@ def row_weights(
             tokens = _per_group(trained, group_S).clamp(min=1)
             weights = 1 / (_prompts(group_S, live) * tokens)
     return torch.where(live, weights, 0.0)
+
+
+def _unit_weights(live: Tensor, group_S: Tensor, *, mode: Mode, unit: Unit) -> Tensor:
+    """(S,) float64 weights where a row, or a pair of rows, has one number."""
+    if mode in (Mode.TOKEN_MEAN, Mode.TOKEN_SUM):
+        raise WrongValue(
+            f"{mode.value} does not exist for a loss with one number a {unit.value};"
+            " use seq-mean-token-mean"
+        )
+    if unit is Unit.PAIR:
+        require_pairs(group_S)
+        whole = _per_group(live.double(), group_S) == 2
+        return whole / whole.sum().clamp(min=1)
+    if mode is Mode.PROMPT_MEAN:
+        return live / _prompts(group_S, live) / _per_group(live.double(), group_S).clamp(min=1)
+    return live / live.sum().clamp(min=1).double()
+
+
+def require_pairs(group_S: Tensor) -> None:
+    """Raises WrongColumn unless every group has two rows; names the first that has not."""
+    groups, sizes = torch.unique(group_S, return_counts=True)
+    if bool((odd := sizes != 2).any()):
+        raise WrongColumn(
+            f"group {int(groups[odd][0])} has {int(sizes[odd][0])} rows here; a pair has two,"
+            " which must lie in one part of the batch"
+        )
+
+
+def pair_weights(weights_S: Tensor, group_S: Tensor) -> Tensor:
+    """(P,) the weight of each pair, by ascending group: the sum of its two rows' weights.
+
+    Raises: WrongColumn: a pair is torn, or has more than two rows.
+    """
+    require_pairs(group_S)
+    _, place = torch.unique(group_S, return_inverse=True)
+    return weights_S.new_zeros(group_S.shape[0] // 2).index_add(0, place, weights_S)
 
 
 def _per_group(values_S: Tensor, group_S: Tensor) -> Tensor:

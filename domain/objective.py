@@ -10,14 +10,20 @@ import attrs
 import torch
 from torch import Tensor
 
-from hexpo.domain.aggregate import Mode, Unit, aggregate, row_weights
+from hexpo.domain.aggregate import Mode, Unit, aggregate, pair_weights, row_weights
 from hexpo.domain.batch import Sequences
-from hexpo.domain.errors import MissingCount, WrongColumn
+from hexpo.domain.errors import MissingCount, WrongColumn, WrongValue
 from hexpo.domain.metrics import Measure, mean_of, total
+from hexpo.domain.ragged import row_means
 from hexpo.domain.signature import Needs, needs_of
 
-HEAD_STATISTICS = frozenset({"policy", "entropy"})
-"""Columns that the model's last step makes for the current policy, with their gradients."""
+HEAD_STATISTICS = frozenset({"policy", "entropy", "prediction", "policy_topk", "mtp"})
+"""Columns that the model's last step makes for the current model, with their gradients.
+
+`prediction` is the scalar of a critic or a reward model, `policy_topk` (T, K) the log-probs that
+the policy gives to the ids that a teacher kept, `mtp` the log-prob of a multi-token head. An
+engine refuses those that it cannot make.
+"""
 
 
 class Proximal(Enum):
@@ -49,6 +55,24 @@ class Loss:
 
 
 @attrs.frozen(kw_only=True)
+class Factor:
+    """What multiplies a term's numerator, and never its denominator: a constant of the step.
+
+    Importance weights (`correction`) and gates that read the current policy (`masks`).
+    """
+
+    name: str
+    function: Callable[..., Tensor]
+    """Takes columns by name (see `signature`), returns (N,), one a token of the term."""
+    options: Mapping[str, Any] = attrs.field(factory=dict)
+
+    @property
+    def needs(self) -> Needs:
+        """Columns of the function."""
+        return needs_of(self.function)
+
+
+@attrs.frozen(kw_only=True)
 class Term:
     """One summand."""
 
@@ -62,19 +86,37 @@ class Term:
     """Sequences column with the number of such tokens of each row."""
     constant: float | None = None
     """Divisor of `seq-mean-token-sum-norm`, in tokens."""
+    factors: tuple[Factor, ...] = ()
+    """Weights and gates; a row's number takes the mean over the row's tokens."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.factors and self.loss.unit is Unit.PAIR:
+            raise WrongValue(f"term {self.name!r} has pairs, which take no weights or gates")
+
+    @property
+    def token_columns(self) -> frozenset[str]:
+        """Token columns of the loss and of its factors."""
+        parts: tuple[Loss | Factor, ...] = (self.loss, *self.factors)
+        return frozenset(name for part in parts for name in part.needs.tokens)
+
+    @property
+    def sequence_columns(self) -> frozenset[str]:
+        """Sequences columns of the loss and of its factors."""
+        parts: tuple[Loss | Factor, ...] = (self.loss, *self.factors)
+        return frozenset(name for part in parts for name in part.needs.sequences)
 
 
 @attrs.frozen(kw_only=True)
 class Objective:
     """What one optimizer step minimises."""
 
-    terms: tuple[Term, ...]
+    terms: tuple[Term, ...] = attrs.field(validator=attrs.validators.min_len(1))
     proximal: Proximal = Proximal.CURRENT
 
     @property
     def token_columns(self) -> frozenset[str]:
         """Stored token columns that the terms read, masks included."""
-        names = {name for term in self.terms for name in term.loss.needs.tokens}
+        names = {name for term in self.terms for name in term.token_columns}
         names |= {term.mask for term in self.terms}
         if "old" in names and self.proximal is not Proximal.STORED:
             names.discard("old")
@@ -84,13 +126,13 @@ class Objective:
 
     @property
     def sequence_columns(self) -> frozenset[str]:
-        """Columns of the sequences table that the terms read."""
-        return frozenset(name for term in self.terms for name in term.loss.needs.sequences)
+        """Columns of the sequences table that the terms read, beside those of `weigh`."""
+        return frozenset(name for term in self.terms for name in term.sequence_columns)
 
     @property
     def statistics(self) -> frozenset[str]:
         """Head statistics that the terms read."""
-        names = {name for term in self.terms for name in term.loss.needs.tokens}
+        names = {name for term in self.terms for name in term.token_columns}
         return frozenset(names & HEAD_STATISTICS)
 
     @property
@@ -98,7 +140,7 @@ class Objective:
         """Whether each token's gradient depends on that token alone, so that a head may make the
         loss and its gradient chunk by chunk in one pass."""
         return all(
-            term.loss.unit is Unit.TOKEN and "owner" not in term.loss.needs.tokens
+            term.loss.unit is Unit.TOKEN and "owner" not in term.token_columns
             for term in self.terms
         )
 
@@ -131,43 +173,81 @@ class Objective:
         if "weights" not in sequences:
             raise MissingCount("the rows have no `weights`: call Objective.weigh on the whole step")
         columns = self._with_old(columns)
-        loss: Tensor = columns["policy"].new_zeros(())
+        values: list[Tensor] = []
         metrics: dict[str, Measure] = {}
         for place, term in enumerate(self.terms):
-            keep = columns[term.mask]
-            arguments = self._arguments(term, columns, sequences, keep)
-            terms = term.loss.function(**arguments, **term.loss.options)
-            weights = sequences["weights"][:, place]
-            if term.loss.unit is Unit.TOKEN:
-                weights = weights[columns["owner"][keep]]
-            value = aggregate(terms, weights=weights)
-            loss = loss + term.coefficient * value
-            metrics[f"loss/{term.name}"] = total(float(value.detach()))
-            if term.loss.measures is not None:
-                with torch.no_grad():
-                    measured = term.loss.measures(**arguments, **term.loss.options)
-                for name, units in measured.items():
-                    metrics[f"{term.name}/{name}"] = mean_of(float(units.sum()), units.numel())
-        return loss, metrics
+            weights_S = sequences["weights"][:, place]
+            value, measured = _evaluate(term, columns, sequences, weights_S)
+            values.append(term.coefficient * value)
+            metrics |= measured
+        return sum(values[1:], start=values[0]), metrics
 
     def _with_old(self, columns: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         match self.proximal:
-            case Proximal.CURRENT:
+            case Proximal.CURRENT if "policy" in columns:
                 return {**columns, "old": columns["policy"].detach()}
             case Proximal.BEHAVIOUR if "behaviour" in columns:
                 return {**columns, "old": columns["behaviour"]}
             case _:
                 return columns
 
-    @staticmethod
-    def _arguments(
-        term: Term, columns: Mapping[str, Tensor], sequences: Sequences, keep: Tensor
-    ) -> dict[str, Tensor]:
-        needs = term.loss.needs
-        if missing := [name for name in needs.tokens if name not in columns]:
-            raise WrongColumn(
-                f"term {term.name!r} needs the token columns {', '.join(missing)},"
-                f" which nobody provided; there are: {', '.join(sorted(columns))}"
-            )
-        tokens = {f"{name}_T": columns[name][keep] for name in needs.tokens}
-        return tokens | {f"{name}_S": sequences[name] for name in needs.sequences}
+
+def _evaluate(
+    term: Term, columns: Mapping[str, Tensor], sequences: Sequences, weights_S: Tensor
+) -> tuple[Tensor, dict[str, Measure]]:
+    """One term's weighted sum without its coefficient, and its metrics."""
+    keep_T = columns[term.mask]
+    owner_T = columns["owner"][keep_T]
+    arguments = _arguments(term, term.loss.needs, columns, sequences, keep_T)
+    terms = term.loss.function(**arguments, **term.loss.options)
+    match term.loss.unit:
+        case Unit.TOKEN:
+            weights = weights_S[owner_T]
+        case Unit.SEQUENCE:
+            weights = weights_S
+        case Unit.PAIR:
+            weights = pair_weights(weights_S, sequences["group"])
+    metrics: dict[str, Measure] = {}
+    for factor in term.factors:
+        needed = _arguments(term, factor.needs, columns, sequences, keep_T)
+        factor_T = factor.function(**needed, **factor.options).detach()
+        metrics |= _factor_metrics(f"{term.name}/{factor.name}", factor_T)
+        if term.loss.unit is Unit.SEQUENCE:
+            factor_T = row_means(factor_T, owner_T, rows=len(sequences))
+        terms = torch.where(factor_T == 0, 0.0, terms * factor_T)
+    counted = weights > 0  # a dead row is left out, whatever its columns hold (A3, A4)
+    value = aggregate(terms[counted], weights=weights[counted])
+    metrics[f"loss/{term.name}"] = total(float(value.detach()))
+    if term.loss.measures is not None:
+        with torch.no_grad():
+            measured = term.loss.measures(**arguments, **term.loss.options)
+        for name, units in measured.items():
+            units = units[counted]
+            metrics[f"{term.name}/{name}"] = mean_of(float(units.sum()), units.numel())
+    return value, metrics
+
+
+def _factor_metrics(name: str, factor_T: Tensor) -> dict[str, Measure]:
+    """Means whose quotient mean^2 / mean_square is the effective share of the tokens."""
+    tokens = factor_T.numel()
+    return {
+        f"{name}/mean": mean_of(float(factor_T.sum()), tokens),
+        f"{name}/mean_square": mean_of(float(factor_T.square().sum()), tokens),
+        f"{name}/zero_share": mean_of(float((factor_T == 0).sum()), tokens),
+    }
+
+
+def _arguments(
+    term: Term,
+    needs: Needs,
+    columns: Mapping[str, Tensor],
+    sequences: Sequences,
+    keep_T: Tensor,
+) -> dict[str, Tensor]:
+    if missing := [name for name in needs.tokens if name not in columns]:
+        raise WrongColumn(
+            f"term {term.name!r} needs the token columns {', '.join(missing)},"
+            f" which nobody provided; there are: {', '.join(sorted(columns))}"
+        )
+    tokens = {f"{name}_T": columns[name][keep_T] for name in needs.tokens}
+    return tokens | {f"{name}_S": sequences[name] for name in needs.sequences}

@@ -1,6 +1,17 @@
 """The data plane's value: two tables without padding."""
 
+from hexpo.domain.batch.assemble import Masked, assemble
 from hexpo.domain.batch.batch import Batch, Sequences
 from hexpo.domain.batch.schema import SCHEMA, Column, Kind, Schema, Table
 
-__all__ = ["SCHEMA", "Batch", "Column", "Kind", "Schema", "Sequences", "Table"]
+__all__ = [
+    "SCHEMA",
+    "Batch",
+    "Column",
+    "Kind",
+    "Masked",
+    "Schema",
+    "Sequences",
+    "Table",
+    "assemble",
+]

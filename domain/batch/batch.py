@@ -14,26 +14,23 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from hexpo.domain.batch.schema import SCHEMA, Column, Schema
+from hexpo.domain.batch.schema import SCHEMA, Schema
+from hexpo.domain.batch.tables import (
+    column_of,
+    columns_of,
+    end_to_end,
+    even_sizes,
+    names_of,
+    places_of,
+    require_declared,
+    rows_of,
+    table_of,
+)
 from hexpo.domain.errors import WrongBatch
 
 
-def _check(table: TensorDict, declared: Mapping[str, Column], what: str) -> None:
-    for name in table.keys():
-        if name not in declared:
-            raise WrongBatch(f"{what} column {name!r} is not in the schema; declare it first")
-        column, tensor = declared[name], table[name]
-        if tensor.dtype is not column.dtype:
-            raise WrongBatch(f"{what} column {name!r} is {tensor.dtype}, declared {column.dtype}")
-        trailing = tuple(tensor.shape[1:])
-        fits = len(trailing) == len(column.trailing) and all(
-            want is None or want == have
-            for want, have in zip(column.trailing, trailing, strict=True)
-        )
-        if not fits:
-            raise WrongBatch(
-                f"{what} column {name!r} has trailing axes {trailing}, declared {column.trailing}"
-            )
+def _consecutive(index: Tensor | slice | Sequence[int]) -> bool:
+    return isinstance(index, slice) and index.step in (None, 1)
 
 
 @attrs.frozen(eq=False)
@@ -45,26 +42,23 @@ class Sequences:
 
     def __attrs_post_init__(self) -> None:
         for name in ("id", "length"):
-            if name not in self.table.keys():
+            if name not in self:
                 raise WrongBatch(f"the sequences table has no column {name!r}")
-        _check(self.table, self.schema.sequences, "sequences")
+        require_declared(self.table, self.schema.sequences, "sequences")
 
     @staticmethod
     def of(columns: Mapping[str, Tensor], schema: Schema = SCHEMA) -> Sequences:
         """A table from its columns, each (S, ...). Raises WrongBatch where they do not fit."""
-        rows = {tensor.shape[0] for tensor in columns.values()}
-        if len(rows) > 1:
-            raise WrongBatch(f"sequences columns disagree about the number of rows: {sorted(rows)}")
-        return Sequences(TensorDict(dict(columns), [rows.pop() if rows else 0]), schema)
+        return Sequences(table_of(columns, rows_of(columns), "sequences"), schema)
 
     def __len__(self) -> int:
         return int(self.table.shape[0])
 
     def __getitem__(self, name: str) -> Tensor:
-        if name not in self.table.keys():
-            have = ", ".join(sorted(self.table.keys()))
+        if name not in self:
+            have = ", ".join(sorted(names_of(self.table)))
             raise WrongBatch(f"no sequences column {name!r}; there are: {have}")
-        return self.table[name]
+        return column_of(self.table, name)
 
     def __contains__(self, name: str) -> bool:
         return name in self.table.keys()
@@ -72,48 +66,42 @@ class Sequences:
     @property
     def ids(self) -> Tensor:
         """(S,) int64 names of the rows."""
-        return self.table["id"]
+        return column_of(self.table, "id")
 
     @property
     def lengths(self) -> Tensor:
         """(S,) int64 tokens of each row."""
-        return self.table["length"]
+        return column_of(self.table, "length")
+
+    @property
+    def columns(self) -> dict[str, Tensor]:
+        """All columns by name, each (S, ...)."""
+        return columns_of(self.table)
 
     def select(self, index: Tensor | slice | Sequence[int]) -> Sequences:
         """Rows by place (int64 index, bool mask or slice), in the order given."""
-        return Sequences(self.table[_places(index)], self.schema)
+        chosen = index if _consecutive(index) else places_of(index, len(self))
+        return Sequences(self.table[chosen], self.schema)
+
+    def split(self, sizes: Sequence[int]) -> list[Sequences]:
+        """Consecutive parts of so many rows each. Raises WrongBatch if they do not add up."""
+        return [self.select(part) for part in _slices(sizes, len(self))]
 
     def with_columns(self, **columns: Tensor) -> Sequences:
         """The same rows and some more (or newer) columns, each (S, ...)."""
-        for name, tensor in columns.items():
-            if tensor.shape[0] != len(self):
-                raise WrongBatch(f"column {name!r} has {tensor.shape[0]} rows, not {len(self)}")
-        return Sequences(TensorDict({**self.table, **columns}, [len(self)]), self.schema)
+        table = table_of({**self.columns, **columns}, len(self), "sequences")
+        return Sequences(table, self.schema)
 
     @staticmethod
     def cat(parts: Sequence[Sequences]) -> Sequences:
         """Rows of all parts, in order. Raises WrongBatch where their columns differ."""
-        _require_same_columns([set(part.table.keys()) for part in parts], "sequences")
-        return Sequences(_cat([part.table for part in parts]), parts[0].schema)
+        return Sequences(end_to_end([part.table for part in parts], "sequences"), parts[0].schema)
 
 
-def _places(index: Tensor | slice | Sequence[int]) -> Tensor | slice:
-    is_ready = isinstance(index, Tensor | slice)
-    return index if is_ready else torch.tensor(index, dtype=torch.int64)  # type: ignore[return-value]
-
-
-def _require_same_columns(names: Sequence[set[str]], what: str) -> None:
-    if not names:
-        raise WrongBatch(f"nothing to concatenate: no {what} table was given")
-    if differing := set().union(*names) - set.intersection(*names):
-        raise WrongBatch(f"{what} tables differ in columns: {', '.join(sorted(differing))}")
-
-
-def _cat(tables: Sequence[TensorDict]) -> TensorDict:
-    return TensorDict(
-        {name: torch.cat([table[name] for table in tables]) for name in tables[0].keys()},
-        [sum(int(table.shape[0]) for table in tables)],
-    )
+def _slices(sizes: Sequence[int], rows: int) -> list[slice]:
+    if sum(sizes) != rows or any(size < 0 for size in sizes):
+        raise WrongBatch(f"cannot split {rows} rows into {list(sizes)}")
+    return [slice(a, b) for a, b in itertools.pairwise(itertools.accumulate(sizes, initial=0))]
 
 
 @attrs.frozen(eq=False)
@@ -125,7 +113,7 @@ class Batch:
     """Columns (T, ...): the rows' tokens end to end, in the order of `sequences`."""
 
     def __attrs_post_init__(self) -> None:
-        _check(self.tokens, self.sequences.schema.tokens, "tokens")
+        require_declared(self.tokens, self.sequences.schema.tokens, "tokens")
         want, have = int(self.sequences.lengths.sum()), int(self.tokens.shape[0])
         if want != have:
             raise WrongBatch(f"the lengths add up to {want} tokens, the tokens table has {have}")
@@ -133,10 +121,7 @@ class Batch:
     @staticmethod
     def of(sequences: Sequences, tokens: Mapping[str, Tensor]) -> Batch:
         """A batch from its columns. Raises WrongBatch where they do not fit."""
-        rows = {tensor.shape[0] for tensor in tokens.values()}
-        if len(rows) > 1:
-            raise WrongBatch(f"token columns disagree about the number of tokens: {sorted(rows)}")
-        return Batch(sequences, TensorDict(dict(tokens), [rows.pop() if rows else 0]))
+        return Batch(sequences, table_of(tokens, int(sequences.lengths.sum()), "tokens"))
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -152,41 +137,48 @@ class Batch:
         """(T,) int64: the place in `sequences` of each token's row."""
         return torch.repeat_interleave(self.sequences.lengths)
 
+    @property
+    def columns(self) -> dict[str, Tensor]:
+        """All token columns by name, each (T, ...)."""
+        return columns_of(self.tokens)
+
     def column(self, name: str) -> Tensor:
         """(T, ...): a token column, or a sequences column spread over its rows' tokens."""
         if name in self.tokens.keys():
-            return self.tokens[name]
+            return column_of(self.tokens, name)
         if name in self.sequences:
             return torch.repeat_interleave(self.sequences[name], self.sequences.lengths, dim=0)
         raise WrongBatch(f"no column {name!r} in either table")
 
     def select(self, index: Tensor | slice | Sequence[int]) -> Batch:
-        """Rows by place, in the order given; their tokens follow."""
-        chosen = self.sequences.select(index)
-        if isinstance(index, slice) and (index.step is None or index.step == 1):
+        """Rows by place, in the order given; their tokens follow. A slice without a step gives
+        views of this batch's tokens, anything else copies."""
+        offsets = self.offsets
+        if isinstance(index, slice) and _consecutive(index):
             first, last, _ = index.indices(len(self))
-            offsets = self.offsets
-            return Batch(chosen, self.tokens[int(offsets[first]) : int(offsets[max(first, last)])])
-        places = torch.arange(len(self))[_places(index)]
-        lengths, starts = chosen.lengths, self.offsets[:-1][places]
-        ends = lengths.cumsum(0)
-        within = torch.arange(int(lengths.sum())) - torch.repeat_interleave(ends - lengths, lengths)
-        return Batch(chosen, self.tokens[torch.repeat_interleave(starts, lengths) + within])
+            tokens = slice(int(offsets[first]), int(offsets[max(first, last)]))
+            return Batch(self.sequences.select(index), self.tokens[tokens])
+        places = places_of(index, len(self))
+        lengths, starts = self.sequences.lengths[places], offsets[places]
+        shift = starts - (lengths.cumsum(0) - lengths)  # from a token's new place to its old one
+        source = torch.arange(int(lengths.sum())) + torch.repeat_interleave(shift, lengths)
+        gathered = {name: column[source] for name, column in self.columns.items()}
+        return Batch.of(self.sequences.select(places), gathered)
 
     def split(self, sizes: Sequence[int]) -> list[Batch]:
         """Consecutive parts of so many rows each. Raises WrongBatch if they do not add up."""
-        if sum(sizes) != len(self) or any(size < 0 for size in sizes):
-            raise WrongBatch(f"cannot split {len(self)} rows into {list(sizes)}")
-        ends = torch.tensor([0, *sizes]).cumsum(0).tolist()
-        return [self.select(slice(a, b)) for a, b in itertools.pairwise(ends)]
+        return [self.select(part) for part in _slices(sizes, len(self))]
+
+    def chunk(self, parts: int) -> list[Batch]:
+        """Consecutive parts whose numbers of rows differ by at most one; empty ones are legal."""
+        return self.split(even_sizes(len(self), parts))
 
     @staticmethod
     def cat(parts: Sequence[Batch]) -> Batch:
         """All parts end to end. Raises WrongBatch where their columns differ."""
-        _require_same_columns([set(part.tokens.keys()) for part in parts], "tokens")
-        sequences = Sequences.cat([part.sequences for part in parts])
-        return Batch(sequences, _cat([part.tokens for part in parts]))
+        tokens = end_to_end([part.tokens for part in parts], "tokens")
+        return Batch(Sequences.cat([part.sequences for part in parts]), tokens)
 
     def with_tokens(self, **columns: Tensor) -> Batch:
         """The same rows and some more token columns, each (T, ...)."""
-        return Batch.of(self.sequences, {**self.tokens, **columns})
+        return Batch.of(self.sequences, {**self.columns, **columns})

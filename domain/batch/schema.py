@@ -103,8 +103,11 @@ class Schema:
     @staticmethod
     def of(*columns: Column) -> Schema:
         """Build a schema from declarations. A name may stand in each table once."""
-        pick = lambda table: MappingProxyType({c.name: c for c in columns if c.table is table})  # noqa: E731
-        return Schema(pick(Table.SEQUENCES), pick(Table.TOKENS))
+
+        def declared(table: Table) -> Mapping[str, Column]:
+            return MappingProxyType({each.name: each for each in columns if each.table is table})
+
+        return Schema(declared(Table.SEQUENCES), declared(Table.TOKENS))
 
     def with_columns(self, *columns: Column) -> Schema:
         """This schema and some more columns (a teacher's top-k, an environment's own)."""

@@ -1,0 +1,1 @@
+"""Where saves are kept."""

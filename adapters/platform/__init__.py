@@ -1,0 +1,1 @@
+"""Hardware kinds: the only readers of device and thread settings."""

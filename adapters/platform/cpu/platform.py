@@ -1,0 +1,120 @@
+"""The CPU platform: threads that wait without spinning, kept memory, rates that are said."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import attrs
+
+from hexpo.adapters.platform.cpu import cores, memory, probe
+from hexpo.application.ports.platform import Health, Platform
+
+
+@attrs.frozen(kw_only=True)
+class Config:
+    """Settings of the CPU platform; variables that the user has set win over all of them."""
+
+    threads: int | None = attrs.field(
+        default=None, validator=attrs.validators.optional(attrs.validators.ge(1))
+    )
+    """Threads for tensor work; None: one a core that this process may use."""
+    passive_wait: bool = True
+    """Idle threads sleep instead of spinning. Spinning gains a little on an idle machine, and
+    makes everything several times slower as soon as another process runs."""
+    keep_memory: bool = True
+    """Freed tensors' memory is kept, in huge pages (glibc only): 10-30 % less CPU time."""
+    deterministic: bool = False
+    """Refuse operations that have no reproducible implementation."""
+
+
+class CpuPlatform:
+    """See `hexpo.application.ports.platform.Platform`."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    @property
+    def device(self) -> str:
+        return "cpu"
+
+    @property
+    def collective(self) -> str:
+        return "gloo"
+
+    def _threads(self) -> int:
+        if self._config.threads is not None:
+            return self._config.threads
+        wanted = os.environ.get("OMP_NUM_THREADS")
+        return cores.threads_of(wanted) if wanted else cores.count_cores().usable
+
+    def environment(self) -> Mapping[str, str]:
+        """Thread runtime and allocator settings; both read them once, when the process starts."""
+        variables = {"OMP_NUM_THREADS": str(self._threads())}
+        if self._config.passive_wait:
+            variables["OMP_WAIT_POLICY"] = "passive"
+        if self._config.keep_memory and memory.is_glibc():
+            variables["GLIBC_TUNABLES"] = memory.tunables()
+        return variables
+
+    def prepare(self) -> None:
+        """Set torch's threads, and determinism if it was asked for."""
+        import torch
+
+        torch.set_num_threads(self._threads())
+        if self._config.deterministic:
+            torch.use_deterministic_algorithms(mode=True)
+
+    def peak_memory(self) -> int:
+        return memory.peak_bytes()
+
+    def release(self) -> None:
+        memory.trim()
+
+    def health(self) -> Health:
+        """Count cores and multiply matrices for half a second."""
+        import torch
+
+        found, flags = cores.count_cores(), cores.instruction_sets()
+        rates = probe.measure()
+        faster = "bf16" if rates.bf16 > rates.fp32 else "fp32"
+        facts = {
+            "cores": f"{found.physical} ({found.logical} hardware threads, "
+            + ("no quota)" if found.quota is None else f"quota {found.quota:g})"),
+            "threads": f"{torch.get_num_threads()} (would choose {self._threads()})",
+            "parallelism": f"{rates.parallelism:.1f} (CPU seconds / wall seconds)",
+            "bf16 product": f"{rates.bf16:.0f} GFLOP/s",
+            "fp32 product": f"{rates.fp32:.0f} GFLOP/s",
+            "faster precision": f"{faster} ({_why(flags)})",
+            "instruction sets": " ".join(flags) or "unknown",
+            "waiting": os.environ.get("OMP_WAIT_POLICY", "default: threads spin"),
+            "allocator": "kept, huge pages" if _keeps_memory() else "default",
+            "memory": f"{memory.total_bytes() / 2**30:.0f} GiB",
+        }
+        return Health(available=True, reason=_verdict(rates, torch.get_num_threads()), facts=facts)
+
+
+def _why(flags: tuple[str, ...]) -> str:
+    if "amx_bf16" in flags:
+        return "the processor has bf16 tiles (AMX)"
+    if "avx512_bf16" in flags:
+        return "the processor has bf16 products (AVX-512), no tiles (AMX)"
+    return "the processor has no bf16 products: bf16 saves memory, and costs time"
+
+
+def _keeps_memory() -> bool:
+    return "glibc.malloc.mmap_threshold" in os.environ.get("GLIBC_TUNABLES", "")
+
+
+def _verdict(rates: probe.Probe, threads: int) -> str:
+    if threads > 1 and rates.parallelism < 0.6 * threads:
+        return (
+            f"usable, but {threads} threads did the work of {rates.parallelism:.1f}: other "
+            "processes are running, or the threads share one core"
+        )
+    return "usable"
+
+
+def build(config: Config) -> Platform:
+    """A platform that has touched nothing yet."""
+    return CpuPlatform(config)

@@ -1,0 +1,1 @@
+"""Prompt sources: files of rows (`jsonl`, `parquet`) and procedural tasks (`reasoning_gym`)."""

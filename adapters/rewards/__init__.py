@@ -1,0 +1,1 @@
+"""Rewards: a user's function (`python`), mathematics (`math`), procedural tasks (`reasoning_gym`)."""

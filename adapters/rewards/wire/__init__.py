@@ -1,0 +1,1 @@
+"""What the graders share: processes that grade, and are killed when a sample hangs."""

@@ -1,0 +1,1 @@
+"""Every port in virtual time: scripted engines and faults, for tests and for planning."""

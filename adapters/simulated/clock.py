@@ -1,0 +1,54 @@
+"""An event loop whose time jumps to the next timer: hours of waiting pass in milliseconds."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from hexpo.domain.errors import HexpoError
+
+T = TypeVar("T")
+
+
+class Stuck(HexpoError):
+    """Every task waits for something that nobody will ever do."""
+
+
+class _JumpingSelector(selectors.SelectSelector):
+    """Never sleeps: what would be waited for is added to the clock instead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if ready:
+            return ready
+        if timeout is None:
+            raise Stuck(
+                "no task is ready and no timer is set: every task waits for another one."
+                " Virtual time does not mix with threads or sockets"
+            )
+        self.now += max(0.0, timeout)
+        return []
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """asyncio with virtual time: `loop.time()`, `sleep` and timeouts all follow it."""
+
+    def __init__(self) -> None:
+        self._jumping = _JumpingSelector()
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        """Virtual seconds since the loop was made."""
+        return self._jumping.now
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in virtual time to its end. Raises Stuck on a deadlock."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(main)

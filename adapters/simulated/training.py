@@ -1,0 +1,83 @@
+"""A training engine that learns nothing, takes its time, and remembers what it was given."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Collection
+from pathlib import Path
+
+from hexpo.application.ports.scorer import Scorer
+from hexpo.application.ports.store import RowStore
+from hexpo.application.ports.training import StepResult, TrainingCapabilities
+from hexpo.domain.batch import Sequences
+from hexpo.domain.errors import CheckpointError, Unsupported
+from hexpo.domain.estimators import Estimator
+from hexpo.domain.metrics import Metrics
+from hexpo.domain.objective import Objective
+
+
+class SimulatedTraining:
+    """`trained` lists, for each optimizer step, the row ids it was accumulated from."""
+
+    def __init__(self, store: RowStore, *, step_seconds: float = 0.0) -> None:
+        self._store, self._step_seconds = store, step_seconds
+        self._version = 0
+        self._part: list[int] = []
+        self.trained: list[list[int]] = []
+        self.capabilities = TrainingCapabilities(packing=True)
+
+    async def score(self, rows: Sequences, columns: Collection[str]) -> Metrics:
+        """Every scored column repeats the behaviour's."""
+        behaviour = self._store.get(rows.ids, ["behaviour"])["behaviour"]
+        self._store.extend(rows.ids, {name: behaviour.clone() for name in columns})
+        return {}
+
+    async def compute(self, rows: Sequences, estimator: Estimator) -> Metrics:
+        """Not simulated."""
+        raise Unsupported(
+            f"simulated training runs no token estimator ({estimator.function.__name__})"
+        )
+
+    async def accumulate(self, rows: Sequences, objective: Objective) -> Metrics:
+        """Remembers the rows, after checking that their tokens are there."""
+        self._store.get(rows.ids, objective.token_columns)
+        self._part += rows.ids.tolist()
+        return {}
+
+    async def step(self) -> StepResult:
+        """Takes `step_seconds`."""
+        await asyncio.sleep(self._step_seconds)
+        self.trained.append(self._part)
+        self._part = []
+        return StepResult(applied=True, metrics={})
+
+    async def publish(self) -> int:
+        """The next version."""
+        self._version += 1
+        return self._version
+
+    def view(self, name: str) -> Scorer:
+        """Itself: nothing is learnt."""
+        return self
+
+    async def save(self, folder: Path) -> None:
+        """Version and history."""
+        folder.mkdir(parents=True)
+        state = {"version": self._version, "trained": self.trained}
+        (folder / "state.json").write_text(json.dumps(state))
+
+    async def load(self, folder: Path) -> None:
+        """What `save` wrote."""
+        try:
+            state = json.loads((folder / "state.json").read_text())
+        except OSError as error:
+            raise CheckpointError(f"{folder}/state.json is missing") from error
+        self._version, self.trained = state["version"], state["trained"]
+
+    async def export(self, folder: Path) -> None:
+        """Nothing to export."""
+        raise Unsupported("simulated training holds no weights to export")
+
+    async def close(self) -> None:
+        """Holds nothing."""

@@ -1,0 +1,1 @@
+"""How a version of the weights reaches the rollout engines."""

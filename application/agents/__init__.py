@@ -1,0 +1,5 @@
+"""Episodes: how a prompt is played with the policy."""
+
+from hexpo.application.agents.single_turn import SingleTurn
+
+__all__ = ["SingleTurn"]

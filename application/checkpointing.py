@@ -1,0 +1,118 @@
+"""What a checkpoint of a run holds, and how a run goes on from it.
+
+The position of the prompt source in a checkpoint is that of *admitted* prompts, and every prompt
+that was admitted but not trained is listed with its number, its stamp and its place in the source:
+a resumed run issues it again under the same number, so each prompt trains exactly once, with the
+same random numbers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import attrs
+import cattrs
+
+from hexpo.application.export import ENGINE
+from hexpo.application.ports.checkpoints import CheckpointStore
+from hexpo.application.ports.prompts import Position, PromptSource
+from hexpo.application.ports.training import TrainingEngine
+from hexpo.application.rollouts import InFlight, Rollouts
+from hexpo.domain.errors import CheckpointError
+from hexpo.domain.schedule import Gate
+
+LOOP = "loop.json"
+"""The loop's part of a checkpoint folder."""
+
+FORMAT = 1
+"""Raised when a field changes its meaning; another format is refused."""
+
+
+@attrs.frozen(kw_only=True)
+class Progress:
+    """Where the loop stands between two steps."""
+
+    step: int
+    version: int
+    """The published policy version."""
+    gate: Gate
+    """Admission and accounting; between two steps no slot waits for a publication."""
+    in_flight: tuple[InFlight, ...]
+    source: str
+    """The prompt source's identity."""
+    position: Position
+    format: int = FORMAT
+
+    @staticmethod
+    def of(step: int, rollouts: Rollouts) -> Progress:
+        """The present state of a loop that is between two steps."""
+        return Progress(
+            step=step,
+            version=rollouts.gate.version,
+            gate=rollouts.gate,
+            in_flight=rollouts.in_flight,
+            source=rollouts.source.identity,
+            position=rollouts.source.position,
+        )
+
+
+async def save(store: CheckpointStore, progress: Progress, *, engine: TrainingEngine) -> None:
+    """Write a checkpoint, whole or not at all. Raises CheckpointError (full disk, ...)."""
+    async with store.write(progress.step) as folder:
+        await engine.save(folder / ENGINE)
+        text = json.dumps(cattrs.unstructure(progress), indent=1)
+        await asyncio.to_thread((folder / LOOP).write_text, text)
+
+
+async def restore(
+    store: CheckpointStore, *, engine: TrainingEngine, rollouts: Rollouts
+) -> Progress | None:
+    """Load the newest checkpoint into engine, prompt source and gate; None where there is none.
+
+    Raises: CheckpointError: a part is missing, or the run is another one.
+    """
+    checkpoint = await store.latest()
+    if checkpoint is None:
+        return None
+    progress = read_progress(checkpoint.folder)
+    _require_same_run(progress, rollouts, checkpoint.folder)
+    await engine.load(checkpoint.folder / ENGINE)
+    rollouts.source.seek(progress.position)
+    rollouts.restore(progress.gate, progress.in_flight)
+    return progress
+
+
+def _require_same_run(progress: Progress, rollouts: Rollouts, folder: Path) -> None:
+    if progress.source != rollouts.source.identity:
+        raise CheckpointError(
+            f"{folder} was trained on another data set or seed ({progress.source}, now"
+            f" {rollouts.source.identity}): its place in the data means nothing here. Restore"
+            " them, or start a new run from its exported model"
+        )
+    if progress.gate.plan != rollouts.gate.plan:
+        raise CheckpointError(
+            f"{folder} was saved with {progress.gate.plan}, now {rollouts.gate.plan}: groups in"
+            " flight cannot be accounted for. Restore prompts per step, max_staleness and order,"
+            " or start a new run from its exported model"
+        )
+
+
+def read_progress(folder: Path) -> Progress:
+    """The loop's part of a checkpoint. Raises CheckpointError where it is missing or unreadable."""
+    path = folder / LOOP
+    try:
+        data = json.loads(path.read_text())
+        progress = cattrs.structure(data, Progress)
+    except (OSError, ValueError, cattrs.BaseValidationError) as error:
+        raise CheckpointError(
+            f"{path} is missing or damaged ({error}); delete this checkpoint to resume from the"
+            " one before it"
+        ) from error
+    if progress.format != FORMAT:
+        raise CheckpointError(
+            f"{path} has format {progress.format}, this hexpo reads {FORMAT}; resume it with the"
+            " version that wrote it"
+        )
+    return progress

@@ -1,0 +1,143 @@
+"""Playing and grading one ticket: every failure becomes a value here, and is counted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+
+import attrs
+import torch
+
+from hexpo.application.ports.agent import AgentLoop
+from hexpo.application.ports.reward import RewardFunction
+from hexpo.domain.errors import EngineFailed, RewardUnavailable
+from hexpo.domain.trajectory import (
+    Cause,
+    Failed,
+    Graded,
+    Group,
+    StopReason,
+    Ticket,
+    Trajectory,
+)
+
+log = logging.getLogger(__name__)
+
+
+@attrs.frozen(kw_only=True)
+class RetryPolicy:
+    """How often and how long one rollout is tried."""
+
+    retries: int = 1
+    """Further tries after one that raised; a timeout is not tried again."""
+    deadline_seconds: float = 600.0
+    """Bound of one try; then the rollout is cancelled and has no reward."""
+
+
+@attrs.frozen
+class _Fault:
+    """What failed, told apart by type and line."""
+
+    where: str
+    error: Exception
+
+    @staticmethod
+    def of(error: Exception) -> _Fault:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        return _Fault(f"{type(error).__name__} {frame.filename}:{frame.lineno}", error)
+
+
+class Player:
+    """Plays all samples of a ticket at once and grades them together.
+
+    A rollout that raises is tried again; one that passes its deadline is cancelled. Either way
+    its peers go on. When *all* samples of `give_up_after` tickets in a row fail by the same
+    exception from the same line, that is a fault of the program and not of the samples: it is
+    raised, with its first traceback.
+    """
+
+    def __init__(
+        self,
+        agent: AgentLoop,
+        rewards: RewardFunction,
+        *,
+        policy: RetryPolicy,
+        give_up_after: int,
+    ) -> None:
+        self._agent, self._rewards, self._policy = agent, rewards, policy
+        self._give_up_after = give_up_after
+        self._streak: list[_Fault] = []
+
+    async def play(self, ticket: Ticket) -> Group:
+        """All samples of the ticket, graded. Raises EngineFailed, RewardUnavailable, or the
+        program's own error."""
+        async with asyncio.TaskGroup() as tasks:
+            runs = [
+                tasks.create_task(self._one(ticket, sample), name=f"{ticket.number}.{sample}")
+                for sample in range(ticket.samples)
+            ]
+        played = [run.result() for run in runs]
+        self._judge([fault for _, fault in played])
+        rows = [row for row, _ in played]
+        finished = [row for row in rows if row.failure is None]
+        grades = iter(await self._rewards.grade(finished) if finished else ())
+        return Group(
+            ticket=ticket,
+            rows=tuple(
+                Graded(trajectory=row, outcome=next(grades) if row.failure is None else row.failure)
+                for row in rows
+            ),
+        )
+
+    async def _one(self, ticket: Ticket, sample: int) -> tuple[Trajectory, _Fault | None]:
+        name = f"sample {ticket.number}.{sample} (prompt {ticket.prompt.id})"
+        fault = None
+        for attempt in range(self._policy.retries + 1):
+            bound = asyncio.timeout(self._policy.deadline_seconds)
+            try:
+                async with bound:
+                    return await self._agent.run(ticket, sample), None
+            except (EngineFailed, RewardUnavailable):
+                raise
+            except Exception as error:  # noqa: BLE001  the one place where a rollout's failure becomes a value
+                if bound.expired():
+                    return self._timed_out(ticket, sample, name), None
+                fault = _Fault.of(error)
+                failure = Failed(cause=Cause.RAISED, message=f"{type(error).__name__}: {error}")
+                log.warning("%s failed (try %d): %s", name, attempt + 1, failure.message)
+        return _without_answer(ticket, sample, StopReason.FAILED, failure), fault
+
+    def _timed_out(self, ticket: Ticket, sample: int, name: str) -> Trajectory:
+        message = f"no end within {self._policy.deadline_seconds} s"
+        log.warning("%s was cancelled: %s", name, message)
+        failure = Failed(cause=Cause.TIMED_OUT, message=message)
+        return _without_answer(ticket, sample, StopReason.TIMEOUT, failure)
+
+    def _judge(self, faults: list[_Fault | None]) -> None:
+        kinds = {fault.where if fault else None for fault in faults}
+        first = faults[0]
+        if first is None or len(kinds) > 1:
+            self._streak = []
+            return
+        if self._streak and self._streak[0].where != first.where:
+            self._streak = []
+        self._streak.append(first)
+        if len(self._streak) >= self._give_up_after:
+            raise self._streak[0].error
+
+
+def _without_answer(ticket: Ticket, sample: int, stop: StopReason, failure: Failed) -> Trajectory:
+    nothing = torch.zeros(1, dtype=torch.int64)  # one token that is no action: an ordinary row
+    return Trajectory(
+        id=ticket.number * ticket.samples + sample,
+        group=ticket.number,
+        prompt=ticket.prompt,
+        tokens=nothing,
+        prompt_length=1,
+        action=torch.zeros(1, dtype=torch.bool),
+        behaviour=torch.zeros(1),
+        version=nothing,
+        stop=stop,
+        failure=failure,
+    )

@@ -1,0 +1,183 @@
+"""Keeps finished groups coming: admission, play, order.
+
+Every decision is the pure gate's (`domain/schedule`). Between two awaits a decision and its change
+are atomic, since only this object's coroutines touch the state: there is no lock to hold, and none
+is held while waiting for a rollout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+import attrs
+
+from hexpo.application.grading import Player
+from hexpo.application.ports.prompts import Position, PromptSource
+from hexpo.domain.errors import RewardUnavailable
+from hexpo.domain.metrics import Metrics
+from hexpo.domain.schedule import (
+    Dropped,
+    Gate,
+    Reason,
+    Trained,
+    admit,
+    next_group,
+    overdue,
+    publish,
+    settle,
+)
+from hexpo.domain.schedule.accounting import measures
+from hexpo.domain.trajectory import Group, Scored, Ticket
+
+
+@attrs.frozen
+class InFlight:
+    """A ticket that was admitted and is not settled: enough to issue it again after a crash."""
+
+    number: int
+    version: int
+    position: Position
+    """Where the prompt source stood before it drew the prompt."""
+
+
+def unscored(group: Group) -> Reason | None:
+    """The mildest judge: drops a group only if none of its rows has a score."""
+    has_score = any(isinstance(row.outcome, Scored) for row in group.rows)
+    return None if has_score else Reason.UNSCORED
+
+
+class Rollouts:
+    """Admits prompts while the gate allows, plays them, and hands finished groups over."""
+
+    def __init__(
+        self,
+        source: PromptSource,
+        player: Player,
+        gate: Gate,
+        *,
+        samples: int,
+        judge: Callable[[Group], Reason | None] = unscored,
+        refill_budget: int = 64,
+    ) -> None:
+        """Args: judge: why a finished group should be dropped and replaced, if it should.
+        refill_budget: groups that one batch may drop; more is an error that says so."""
+        self.source, self.gate = source, gate
+        self._player, self._samples = player, samples
+        self._judge, self._refill_budget = judge, refill_budget
+        self._finished: dict[int, Group] = {}
+        self._in_flight: dict[int, InFlight] = {}
+        self._again: list[InFlight] = []
+        self._tasks: asyncio.TaskGroup | None = None
+        self._changed = asyncio.Event()
+        self._reported = gate.ledger
+
+    @property
+    def in_flight(self) -> tuple[InFlight, ...]:
+        """Admitted and not settled, oldest first: part of a checkpoint."""
+        return tuple(self._in_flight[number] for number in sorted(self._in_flight))
+
+    def restore(self, gate: Gate, in_flight: Iterable[InFlight]) -> None:
+        """Go on from a checkpoint: what was in flight is issued again, under its old number and
+        stamp, as soon as `run` starts."""
+        self.gate, self._reported = gate, gate.ledger
+        self._again = list(in_flight)
+
+    async def run(self) -> None:
+        """Play until cancelled. Ends by itself only through an error of the engine, the grader,
+        the prompt source or the program."""
+        async with asyncio.TaskGroup() as self._tasks:
+            self.fill()
+            await asyncio.get_running_loop().create_future()
+
+    def fill(self) -> None:
+        """Issue what the gate admits now."""
+        if self._tasks is None:
+            return
+        again, self._again = self._again, []
+        here = self.source.position
+        for wanted in again:
+            self.source.seek(wanted.position)
+            self._issue(wanted, self._tasks)
+        if again:
+            self.source.seek(here)
+        while self.gate.free > 0:
+            self.gate, admission = admit(self.gate)
+            position = self.source.position
+            self._issue(InFlight(admission.number, admission.version, position), self._tasks)
+
+    async def take(self, stop: asyncio.Event) -> list[Group] | None:
+        """The next batch, in the gate's order; None if `stop` was set first.
+
+        Raises: RewardUnavailable: more groups than the refill budget had to be dropped.
+        """
+        taken: list[Group] = []
+        dropped = 0
+        while self.gate.wanted > 0:
+            number = next_group(self.gate, self._finished)
+            if number is None:
+                if not await self._change(stop):
+                    return None
+                continue
+            group = self._finished.pop(number)
+            reason = self._judge(group)
+            del self._in_flight[number]
+            if reason is None:
+                self.gate = settle(self.gate, number, Trained())
+                taken.append(group)
+                continue
+            self.gate = settle(self.gate, number, Dropped(reason))
+            dropped += 1
+            if dropped > self._refill_budget:
+                raise RewardUnavailable(self._exhausted(group, reason, dropped))
+            self.fill()
+        return taken
+
+    def published(self, version: int) -> None:
+        """A version is confirmed: its groups' slots are free, and groups that could only train
+        over age are dropped. Nothing new is issued until `fill`."""
+        self.gate = publish(self.gate, version)
+        for number in overdue(self.gate):
+            self.gate = settle(self.gate, number, Dropped(Reason.STALE))
+            self._finished.pop(number, None)
+            self._in_flight.pop(number, None)
+
+    def metrics(self) -> Metrics:
+        """Admissions, ages and drops since the last call."""
+        earlier, self._reported = self._reported, self.gate.ledger
+        return measures(self.gate.ledger, earlier)
+
+    def _issue(self, wanted: InFlight, tasks: asyncio.TaskGroup) -> None:
+        ticket = Ticket(
+            number=wanted.number,
+            prompt=self.source.draw(),
+            version=wanted.version,
+            samples=self._samples,
+        )
+        self._in_flight[wanted.number] = wanted
+        tasks.create_task(self._play(ticket), name=f"ticket {ticket.number}")
+
+    async def _play(self, ticket: Ticket) -> None:
+        group = await self._player.play(ticket)
+        if self.gate.is_alive(ticket.number):  # else it was dropped as stale meanwhile
+            self._finished[ticket.number] = group
+            self._changed.set()
+
+    async def _change(self, stop: asyncio.Event) -> bool:
+        """Wait until a group is finished or `stop` is set; False for the latter."""
+        self._changed.clear()
+        waits = [asyncio.ensure_future(event.wait()) for event in (self._changed, stop)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        return not stop.is_set()
+
+    def _exhausted(self, group: Group, reason: Reason, dropped: int) -> str:
+        failures = [row.outcome for row in group.rows if not isinstance(row.outcome, Scored)]
+        example = f"; the last failure: {failures[0].message}" if failures else ""
+        return (
+            f"{dropped} groups of one batch were dropped ({reason.value}) and the refill budget is"
+            f" {self._refill_budget}: the batch cannot be filled{example}"
+        )

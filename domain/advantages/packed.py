@@ -1,0 +1,146 @@
+"""Recursions over the action tokens of packed rows, without a loop over tokens or rows.
+
+The action tokens of each row are gathered into blocks of a fixed width; the last block of a row
+may have empty slots, which hold 0. Inside a block a discounted sum is a product with a triangular
+matrix; from block to block it is a scan in a logarithmic number of steps. What stands at other
+tokens is never read, so it cannot matter what it is.
+
+Axes: B blocks, W slots of a block.
+"""
+
+from __future__ import annotations
+
+import attrs
+import torch
+from torch import Tensor
+
+from hexpo.domain.errors import WrongColumn
+
+WIDTH = 32
+"""Slots of a block: wide enough to make few blocks, narrow enough for a cheap product."""
+
+
+@attrs.frozen(eq=False)
+class Actions:
+    """The action tokens of packed rows, in blocks."""
+
+    place_BW: Tensor
+    """int64 place of each slot's token among the T tokens; T in an empty slot."""
+    row_B: Tensor
+    """int64 place of each block's row."""
+    count_S: Tensor
+    """int64 action tokens of each row."""
+    tokens: int
+    """T."""
+
+    @staticmethod
+    def of(*, action_T: Tensor, owner_T: Tensor, scored_S: Tensor) -> Actions:
+        """Find the action tokens of the scored rows.
+
+        Args: action_T: (T,) bool. owner_T: (T,) int64, never falling: rows lie end to end.
+            scored_S: (S,) bool; a row without a score has no action here (B7).
+        Raises: WrongColumn: axes or dtype disagree.
+        """
+        if action_T.shape != owner_T.shape or action_T.dtype is not torch.bool:
+            raise WrongColumn(
+                f"action is {action_T.dtype} {tuple(action_T.shape)}, and owner has the axes"
+                f" {tuple(owner_T.shape)}; action must be bool and both (T,)"
+            )
+        rows, tokens = scored_S.shape[0], action_T.shape[0]
+        device = action_T.device
+        if not bool(scored_S.all()):
+            action_T = action_T & scored_S[owner_T]
+        # Half the time of nonzero().
+        place_N = torch.arange(tokens, device=device).masked_select(action_T)
+        offsets = torch.searchsorted(owner_T, torch.arange(rows + 1, device=device))
+        bounds = torch.searchsorted(place_N, offsets)
+        count_S = bounds.diff()
+        blocks_S = (count_S + WIDTH - 1) // WIDTH
+        row_B = torch.repeat_interleave(blocks_S)
+        within_B = torch.arange(row_B.shape[0], device=device) - (blocks_S.cumsum(0) - blocks_S)[
+            row_B
+        ]
+        slot_BW = (bounds[:-1][row_B] + within_B * WIDTH)[:, None] + torch.arange(
+            WIDTH, device=device
+        )
+        filled_BW = slot_BW < bounds[1:][row_B][:, None]
+        slot_BW = slot_BW.masked_fill_(~filled_BW, place_N.shape[0])
+        place_BW = torch.cat([place_N, place_N.new_tensor([tokens])])[slot_BW]
+        return Actions(place_BW, row_B, count_S, tokens)
+
+    @property
+    def filled_BW(self) -> Tensor:
+        """(B, W) bool: slots that hold a token."""
+        return self.place_BW < self.tokens
+
+    def take(self, column_T: Tensor) -> Tensor:
+        """(B, W) a token column at the action tokens; 0 in empty slots.
+
+        Raises: WrongColumn: the column is not (T,).
+        """
+        if column_T.shape != (self.tokens,):
+            raise WrongColumn(
+                f"a column has the axes {tuple(column_T.shape)}; action has ({self.tokens},)"
+            )
+        padded = torch.cat([column_T, column_T.new_zeros(1)])
+        return padded.index_select(0, self.place_BW.flatten()).view(self.place_BW.shape)
+
+    def put(self, values_BW: Tensor) -> Tensor:
+        """(T,) float32: values at their tokens, exactly 0 at every other one."""
+        out = torch.zeros(self.tokens + 1, device=values_BW.device)
+        out.scatter_(0, self.place_BW.flatten(), values_BW.float().flatten())
+        return out[:-1]
+
+    def following(self, values_BW: Tensor) -> Tensor:
+        """(B, W) the value at the next action token of the row; 0 at its last one."""
+        if values_BW.numel() == 0:
+            return values_BW
+        flat = values_BW.flatten()
+        shifted = torch.cat([flat[1:], flat.new_zeros(1)]).view(values_BW.shape)
+        shifted[:, -1].masked_fill_(~self._same_row(1), 0.0)
+        return shifted
+
+    def suffix_sums(self, values_BW: Tensor, *, decay: float | Tensor) -> Tensor:
+        """(B, W) y_t = x_t + decay y_t', t' the next action token of the row.
+
+        Args: values_BW: floating. decay: one number, or (S,) in the dtype of the values.
+        """
+        if isinstance(decay, Tensor):
+            return self._suffix_sums_of_rows(values_BW, decay)
+        exponents = torch.arange(WIDTH, device=values_BW.device)
+        powers = decay ** exponents.to(values_BW.dtype)
+        reach = exponents[:, None] - exponents[None, :]
+        triangle = torch.where(reach >= 0, powers[reach.clamp(min=0)], 0.0)
+        local_BW = values_BW @ triangle
+        carry_B = self._carry(local_BW[:, 0], powers.new_full(self.row_B.shape, decay**WIDTH))
+        return local_BW.addcmul_(carry_B[:, None], (powers * decay).flip(0))
+
+    def _suffix_sums_of_rows(self, values_BW: Tensor, decay_S: Tensor) -> Tensor:
+        decay_B = decay_S[self.row_B]
+        local_BW, reach = values_BW, 1
+        while reach < WIDTH:
+            later_BW = torch.nn.functional.pad(local_BW[:, reach:], (0, reach))
+            local_BW = torch.addcmul(local_BW, later_BW, (decay_B**reach)[:, None])
+            reach *= 2
+        carry_B = self._carry(local_BW[:, 0], decay_B**WIDTH)
+        left = WIDTH - torch.arange(WIDTH, device=values_BW.device, dtype=values_BW.dtype)
+        return local_BW + carry_B[:, None] * decay_B[:, None] ** left
+
+    def _carry(self, head_B: Tensor, factor_B: Tensor) -> Tensor:
+        """(B,) the sum from the next block of the row on, as its first token sees it."""
+        total_B, reach = head_B, 1
+        widest = -(-int(self.count_S.max()) // WIDTH) if self.count_S.numel() else 0
+        while reach < widest:
+            later_B = torch.where(self._same_row(reach), _ahead(total_B, reach), 0.0)
+            total_B = torch.addcmul(total_B, later_B, factor_B**reach)
+            reach *= 2
+        return torch.where(self._same_row(1), _ahead(total_B, 1), 0.0)
+
+    def _same_row(self, reach: int) -> Tensor:
+        """(B,) bool: the block `reach` places on belongs to the same row."""
+        ahead = torch.nn.functional.pad(self.row_B[reach:], (0, min(reach, len(self.row_B))), value=-1)
+        return ahead == self.row_B
+
+
+def _ahead(values_B: Tensor, reach: int) -> Tensor:
+    return torch.nn.functional.pad(values_B[reach:], (0, min(reach, values_B.shape[0])))

@@ -1,0 +1,151 @@
+"""Rows over ranks, so that all ranks work equally long."""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+from collections.abc import Sequence
+
+import attrs
+import torch
+from torch import Tensor
+
+from hexpo.domain.errors import WrongColumn, WrongValue
+
+_GOOD_ENOUGH = 1e-3
+"""Relative distance of the heaviest part from the mean at which no exchange is tried any more."""
+_CLOSE = 0.05
+"""A swap that misses what is wanted by this share is taken without looking further."""
+_EXCHANGES_A_PART = 12
+
+
+@attrs.define
+class _Part:
+    load: float = 0.0
+    items: list[int] = attrs.field(factory=list)
+
+
+def partition(
+    cost_S: Tensor, parts: int, *, equal_counts: bool = False, unit_S: Tensor | None = None
+) -> list[Tensor]:
+    """Places of the rows of each part, ascending; the heaviest part is as light as we can make it.
+
+    Heaviest first, each to the lightest part (with equal counts: in rounds of one row a part),
+    then exchanges between heavy and light parts. Parts may be empty.
+
+    Args: cost_S: (S,) what each row costs, not negative.
+        equal_counts: numbers of rows (of units, with `unit_S`) differ by at most one.
+        unit_S: (S,) int64; rows of equal value stay in one part (a group, a pair).
+    Returns: `parts` int64 tensors; together each place once.
+    Raises: WrongValue: no part is asked for, or a cost is negative or not a number.
+        WrongColumn: axes differ.
+    """
+    if parts < 1:
+        raise WrongValue(f"cannot share rows among {parts} parts; ask for at least one")
+    if cost_S.dim() != 1 or (unit_S is not None and unit_S.shape != cost_S.shape):
+        other = None if unit_S is None else tuple(unit_S.shape)
+        raise WrongColumn(f"cost {tuple(cost_S.shape)} and unit {other} must both be (S,)")
+    cost = cost_S.double()
+    if not bool((cost >= 0).all()) or not bool(cost.isfinite().all()):
+        raise WrongValue("costs must be finite and not negative")
+    if unit_S is None:
+        return _listed(_shared(cost, parts, equal_counts=equal_counts), parts)
+    _, unit = torch.unique(unit_S, return_inverse=True)
+    whole = cost.new_zeros(int(unit.max()) + 1 if unit.numel() else 0).index_add(0, unit, cost)
+    return _listed(_shared(whole, parts, equal_counts=equal_counts)[unit], parts)
+
+
+def _listed(part_S: Tensor, parts: int) -> list[Tensor]:
+    counts = torch.bincount(part_S, minlength=parts).tolist()
+    return list(torch.argsort(part_S, stable=True).split(counts))
+
+
+def imbalance(cost_S: Tensor, index: Sequence[Tensor]) -> float:
+    """The heaviest part over the mean part, minus one; 0 where nothing costs anything."""
+    loads = torch.stack([cost_S.double()[part].sum() for part in index])
+    mean = float(loads.mean())
+    return float(loads.max()) / mean - 1 if mean else 0.0
+
+
+def _shared(cost: Tensor, parts: int, *, equal_counts: bool) -> Tensor:
+    """(S,) int64 part of each row."""
+    order = torch.argsort(cost, descending=True, stable=True)
+    ordered, places = cost[order].tolist(), order.tolist()
+    deal = _dealt_in_rounds if equal_counts else _dealt_to_lightest
+    shared = deal(ordered, places, parts)
+    _exchange(shared, cost.tolist())
+    counts = torch.tensor([len(part.items) for part in shared])
+    rows = torch.tensor([place for part in shared for place in part.items], dtype=torch.int64)
+    return torch.zeros_like(order).scatter(0, rows, torch.repeat_interleave(counts))
+
+
+def _dealt_to_lightest(ordered: list[float], places: list[int], parts: int) -> list[_Part]:
+    heap = [(0.0, place) for place in range(parts)]
+    shared = [_Part() for _ in range(parts)]
+    for cost, place in zip(ordered, places, strict=True):
+        load, lightest = heap[0]
+        shared[lightest].items.append(place)
+        heapq.heapreplace(heap, (load + cost, lightest))
+    for load, part in heap:
+        shared[part].load = load
+    return shared
+
+
+def _dealt_in_rounds(ordered: list[float], places: list[int], parts: int) -> list[_Part]:
+    loads = [0.0] * parts
+    items: list[list[int]] = [[] for _ in range(parts)]
+    lightest_first = list(range(parts))
+    for start in range(0, len(ordered), parts):
+        lightest_first.sort(key=loads.__getitem__)
+        for part, cost, place in zip(
+            lightest_first,
+            ordered[start : start + parts],
+            places[start : start + parts],
+            strict=False,  # the last round may be short
+        ):
+            loads[part] += cost
+            items[part].append(place)
+    return [_Part(load, rows) for load, rows in zip(loads, items, strict=True)]
+
+
+def _exchange(shared: list[_Part], cost: list[float]) -> None:
+    """Swap rows of the heaviest part for rows of lighter ones until it is close to the mean."""
+    mean = sum(part.load for part in shared) / len(shared)
+    for _ in range(_EXCHANGES_A_PART * len(shared)):
+        heavy = max(shared, key=lambda part: part.load)
+        if heavy.load <= mean * (1 + _GOOD_ENOUGH):
+            return
+        for light in heapq.nsmallest(8, shared, key=lambda part: part.load):
+            if _swap(heavy, light, heavy.load - mean, cost):
+                break
+        else:
+            return
+
+
+def _swap(heavy: _Part, light: _Part, excess: float, cost: list[float]) -> bool:
+    """Swap the two rows whose difference is nearest to half of what the parts differ by, or to
+    what the heavy one has over the mean, whichever is less; False where no swap helps."""
+    wanted = min((heavy.load - light.load) / 2, excess)
+    theirs = sorted(light.items, key=cost.__getitem__)
+    offered = [cost[place] for place in theirs]
+    best, pair = 0.999 * wanted, None
+    for place in heavy.items:
+        at = bisect_left(offered, cost[place] - wanted)
+        for near in (at - 1, at):
+            if 0 <= near < len(theirs):
+                distance = abs(cost[place] - offered[near] - wanted)
+                if distance < best:
+                    best, pair = distance, (place, theirs[near])
+        if best < _CLOSE * wanted:
+            break
+    if pair is None:
+        return False
+    given, taken = pair
+    heavy.items.remove(given)
+    light.items.remove(taken)
+    heavy.items.append(taken)
+    light.items.append(given)
+    moved = cost[given] - cost[taken]
+    heavy.load -= moved
+    light.load += moved
+    return True

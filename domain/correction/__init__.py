@@ -1,0 +1,1 @@
+"""Rollout correction: the policy that trains against the policy that sampled."""

@@ -1,0 +1,1 @@
+"""Policy losses, the entropy bonus, the value loss and supervised terms."""

@@ -1,0 +1,1 @@
+"""Which tokens train: masks fixed before a step, and gates that read the current policy."""

@@ -1,0 +1,80 @@
+"""How many groups may be alive, so that no token trains at a higher age than allowed."""
+
+from __future__ import annotations
+
+import math
+
+import attrs
+
+from hexpo.domain.errors import WrongValue
+
+
+@attrs.frozen(kw_only=True)
+class Plan:
+    """The numbers that a gate keeps. Build with `plan`."""
+
+    groups: int
+    """P: groups of one publication, all its optimizer steps together."""
+    capacity: int
+    """B: groups that may be alive or trained but not yet published."""
+    window: int | None
+    """w: groups younger than the oldest one by less than this may be trained; None: any."""
+    max_age: int
+    """Versions between a group's admission and its use, at most."""
+
+
+def worst_age(*, groups: int, capacity: int, window: int) -> int:
+    """The highest age at use that any schedule can reach.
+
+    floor((B + w - 2) / P); 0 where B = P, since then all of them must be used. Proof: at its
+    admission at most B - 1 others are alive or unpublished, and until its use every group that is
+    trained is one of those or one of the w - 1 that may pass it; each version uses P.
+    """
+    return 0 if capacity <= groups else (capacity + window - 2) // groups
+
+
+def _capacity(groups: int, max_staleness: float, window: int | None) -> int:
+    # rounded first: 1.1 groups times 10 must not lose one to binary fractions
+    whole = groups + math.floor(round(max_staleness * groups, 9))
+    if window is None or whole == groups:
+        return whole
+    return min(whole, (math.ceil(max_staleness) + 1) * groups - window + 1)
+
+
+def plan(*, groups: int, max_staleness: float, window: int | None = 1) -> Plan:
+    """A gate's numbers from what a user asks for.
+
+    B = floor((1 + K) P), lowered for a window so that floor((B + w - 2) / P) <= ceil(K). A broken
+    K therefore lowers the share of aged tokens; the bound on their age is ceil(K).
+
+    Args: groups: P. max_staleness: K, in versions; 0 is on-policy.
+        window: 1 is order of submission; None is order of completion, where nothing but dropping
+            overdue groups at each publication keeps the bound.
+    Raises: WrongValue: a value outside its range, or a window for which no capacity of at least a
+        publication and a window is left; names the largest that fits.
+    """
+    if groups < 1:
+        raise WrongValue(f"a publication of {groups} groups trains nothing; ask for at least 1")
+    if not 0 <= max_staleness < math.inf:
+        raise WrongValue(f"max_staleness is {max_staleness}; it must be 0 or more, and finite")
+    if window is not None and window < 1:
+        raise WrongValue(f"a window of {window} lets no group through; 1 is order of submission")
+    capacity = _capacity(groups, max_staleness, window)
+    if (window is not None and capacity > groups and window > capacity) or capacity < groups:
+        largest = largest_window(groups=groups, max_staleness=max_staleness)
+        raise WrongValue(
+            f"a window of {window} groups cannot keep max_staleness {max_staleness} with {groups}"
+            f" groups a publication; the largest window that fits is {largest}"
+        )
+    return Plan(groups=groups, capacity=capacity, window=window, max_age=math.ceil(max_staleness))
+
+
+def largest_window(*, groups: int, max_staleness: float) -> int:
+    """The widest window that `plan` accepts where any group may be aged at all.
+
+    It is the largest w with max(P, w) <= B(w).
+    """
+    window = 1
+    while _capacity(groups, max_staleness, window + 1) >= max(groups, window + 1):
+        window += 1
+    return window

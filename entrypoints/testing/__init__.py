@@ -1,0 +1,4 @@
+"""For tests of your own adapters, losses and estimators: contract suites and strategies.
+
+`strategies` needs hypothesis; the contract suites need nothing beyond the standard library.
+"""

@@ -1,0 +1,111 @@
+"""What the chosen adapters can do, against what the configuration asks of them.
+
+An adapter that cannot do everything says so by a function `capabilities(config)` beside its
+`build`; it is a pure answer, known before anything is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hexpo.application.ports.rollout import RolloutCapabilities
+from hexpo.domain.catalogue import Entry
+from hexpo.domain.errors import HexpoError
+from hexpo.infrastructure.config.options import ADAPTERS
+from hexpo.infrastructure.config.schema import KLPlace, RunConfig
+from hexpo.infrastructure.config.structure import Problem, structure
+from hexpo.infrastructure.find import adapter
+from hexpo.infrastructure.technologies import require
+
+ASSEMBLED = frozenset(
+    {
+        "id", "group", "length", "prompt_length", "actions", "trained", "score", "scored",
+        "components", "stop", "admitted", "token", "position", "action", "behaviour", "version",
+        "reward", "owner",
+    }
+)  # fmt: skip
+"""Columns that every batch has when it is made."""
+
+MADE = frozenset({"policy", "entropy", "old", "reference", "advantage", "weights"})
+"""Columns that the policy's engine, its reference view or the estimator makes."""
+
+
+def lacking(config: RunConfig, found: Entry) -> list[str]:
+    """Columns and services that a function reads and that nothing in this run provides."""
+    columns = [*found.columns.tokens, *found.columns.sequences]
+    unknown = [name for name in columns if name not in ASSEMBLED | MADE]
+    return [*sorted(found.needs - {"reference", "scoring pass"}), *unknown]
+
+
+def problems(config: RunConfig) -> Iterator[Problem]:
+    """Options that the chosen adapters would not honour (M2), and technologies not installed."""
+    yield from _missing_extras(config)
+    yield from _rollout(config)
+    if config.algorithm.kl.where in (KLPlace.REWARD, KLPlace.BOTH):
+        yield Problem(
+            "algorithm.kl.where",
+            f"{config.algorithm.kl.where.value}: KL in the reward is not wired into the loop yet;"
+            " use loss",
+        )
+
+
+def rollout_capabilities(config: RunConfig) -> RolloutCapabilities | None:
+    """What the chosen rollout engine declares; None where it does not say so before it is made."""
+    options = config.rollout.options
+    found: RolloutCapabilities | None = _declared("rollout", config.rollout.engine, options)
+    return found
+
+
+def _rollout(config: RunConfig) -> Iterator[Problem]:
+    able = rollout_capabilities(config)
+    if able is None:
+        return
+    engine, asked = config.rollout.engine, config.asynchrony
+    if able.pause_modes and asked.on_update not in able.pause_modes:
+        known = ", ".join(sorted(mode.value for mode in able.pause_modes))
+        yield Problem(
+            "asynchrony.on_update",
+            f"rollout engine {engine} cannot {asked.on_update.value}; it can {known}",
+        )
+    if asked.max_staleness > 0 and not able.overlap:
+        yield Problem(
+            "asynchrony.max_staleness",
+            f"{asked.max_staleness:g}: rollout engine {engine} reads the trainer's live weights"
+            " with these options and cannot generate while they change; use 0",
+        )
+    if config.rollout.stop_texts and not able.stop_texts:
+        yield Problem("rollout.stop_texts", f"rollout engine {engine} knows stop ids only")
+
+
+def _missing_extras(config: RunConfig) -> Iterator[Problem]:
+    for key, port, kind in chosen_adapters(config):
+        try:
+            require(f"{port}/{kind}")
+        except HexpoError as error:
+            yield Problem(key, str(error))
+
+
+def chosen_adapters(config: RunConfig) -> Iterator[tuple[str, str, str]]:
+    """Key, port and kind of every adapter that the configuration names."""
+    for slot in ADAPTERS:
+        value: Any = config
+        for name in slot.key.split("."):
+            value = getattr(value, name.removesuffix("[]"), None)
+        sections = list(value) if slot.key.endswith("[]") else [value]
+        for place, section in enumerate(sections):
+            if section is not None:
+                key = slot.key.replace("[]", f"[{place}]")
+                yield f"{key}.{slot.by}", slot.of, getattr(section, slot.by)
+
+
+def _declared(port: str, kind: str, options: Mapping[str, Any]) -> Any:
+    module = adapter(port, kind)
+    declare = getattr(module, "capabilities", None)
+    if not callable(declare):
+        return None
+    config_type = getattr(module, "Config", None)
+    if config_type is None:
+        return declare()
+    config, _ = structure(options, config_type)
+    return declare(config) if config is not None else None

@@ -1,0 +1,236 @@
+"""Everything that two keys, or a key and an adapter, can disagree about: all at once (M3).
+
+Each check is a small function from a configuration to problems; none loads a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from hexpo.domain.aggregate import Mode, Unit
+from hexpo.domain.errors import HexpoError, WrongValue
+from hexpo.domain.objective import Proximal
+from hexpo.infrastructure.config import capabilities, model
+from hexpo.infrastructure.config.algorithm import (
+    admission_plan,
+    estimator_of,
+    mode_of,
+    objective_of,
+    proximal_of,
+    updates,
+)
+from hexpo.infrastructure.config.load import refuse
+from hexpo.infrastructure.config.options import entry
+from hexpo.infrastructure.config.schema import KLPlace, NamedFunction, RunConfig
+from hexpo.infrastructure.config.structure import Problem
+
+Check = Callable[[RunConfig], Iterator[Problem]]
+
+
+def problems(config: RunConfig) -> list[Problem]:
+    """All conflicts of a configuration, in the order of its sections."""
+    return [problem for check in CHECKS for problem in check(config)]
+
+
+def require_sound(config: RunConfig) -> None:
+    """Raises ConfigurationError that lists every conflict; loads nothing."""
+    if found := problems(config):
+        raise refuse(found)
+
+
+def batch_arithmetic(config: RunConfig) -> Iterator[Problem]:
+    """A batch splits into equal mini-batches of whole groups."""
+    prompts, parts = config.training.prompts_per_step, config.training.updates_per_batch
+    if prompts % parts:
+        fitting = [n for n in range(1, prompts + 1) if prompts % n == 0]
+        below = max(n for n in fitting if n <= parts)
+        above = -(-prompts // parts) * parts
+        yield Problem(
+            "training.updates_per_batch",
+            f"{prompts} prompts (x {config.rollout.samples} samples ="
+            f" {prompts * config.rollout.samples} sequences) do not split into {parts} equal"
+            f" mini-batches of whole groups; use updates_per_batch={below}, or"
+            f" prompts_per_step={above}",
+        )
+
+
+def group_size(config: RunConfig) -> Iterator[Problem]:
+    """A group estimator gets a group (B2)."""
+    wanted, have = estimator_of(config).min_samples, config.rollout.samples
+    if have < wanted:
+        yield Problem(
+            "rollout.samples",
+            f"algorithm.advantage={config.algorithm.advantage.name} compares the answers of a"
+            f" prompt and needs at least {wanted}, not {have}: with fewer every advantage is 0;"
+            f" use rollout.samples={max(wanted, 8)}, or an estimator without a group"
+            " (see hexpo algorithms)",
+        )
+
+
+def sampling(config: RunConfig) -> Iterator[Problem]:
+    """The trainer has the distribution that the rollout drew from (C2)."""
+    rollout = config.rollout
+    for key, value, neutral in (
+        ("top_p", rollout.top_p, 1.0),
+        ("top_k", rollout.top_k, 0),
+        ("min_p", rollout.min_p, 0.0),
+    ):
+        if value != neutral:
+            yield Problem(
+                f"rollout.{key}",
+                f"{value} cuts tokens from the support, and the trainer computes log-probs over"
+                f" the whole vocabulary: ratios would be wrong; use {neutral:g} in training"
+                " (evaluation.* may filter)",
+            )
+    if rollout.min_new_tokens > rollout.max_new_tokens:
+        yield Problem(
+            "rollout.min_new_tokens",
+            f"{rollout.min_new_tokens} is more than rollout.max_new_tokens ="
+            f" {rollout.max_new_tokens}; lower it",
+        )
+
+
+def kl_place(config: RunConfig) -> Iterator[Problem]:
+    """KL acts once, unless it was said to act twice."""
+    chosen = config.algorithm
+    in_terms = [term.name for term in chosen.terms if "reference" in _token_columns(term.loss)]
+    if in_terms and chosen.kl.where is not KLPlace.NONE:
+        yield Problem(
+            "algorithm.kl.where",
+            f"{chosen.kl.where.value}, and the term {in_terms[0]!r} reads the reference too: the"
+            " pull would count twice; set algorithm.kl.where=none or remove the term",
+        )
+
+
+def aggregation(config: RunConfig) -> Iterator[Problem]:
+    """A loss's unit allows the aggregation, and a divisor is there where it is used."""
+    chosen = config.algorithm
+    rows: list[tuple[str, NamedFunction, str, Mode | None, float | None]] = [
+        ("algorithm", chosen.loss, "policy loss", chosen.aggregation, chosen.constant)
+    ]
+    for place, term in enumerate(chosen.terms):
+        key = f"algorithm.terms[{place}]"
+        rows.append((key, term.loss, "term", term.aggregation, term.constant))
+    for key, loss, of, mode, constant in rows:
+        used = mode_of(loss, of, mode)
+        unit = entry(of, loss.name).unit or Unit.TOKEN
+        if unit is not Unit.TOKEN and used in (Mode.TOKEN_MEAN, Mode.TOKEN_SUM):
+            yield Problem(
+                f"{key}.aggregation",
+                f"{used.value} does not exist for {loss.name}, which gives one number a"
+                f" {unit.value}; use {Mode.SEQ_MEAN_TOKEN_MEAN.value}",
+            )
+        is_norm = used is Mode.SEQ_MEAN_TOKEN_SUM_NORM
+        if is_norm and constant is None:
+            yield Problem(
+                f"{key}.constant",
+                f"{used.value} needs its divisor in tokens; use"
+                f" {key}.constant={config.rollout.max_new_tokens}",
+            )
+        if not is_norm and constant is not None:
+            yield Problem(
+                f"{key}.constant",
+                f"{constant:g} has no effect with {used.value}; remove it, or use"
+                f" {Mode.SEQ_MEAN_TOKEN_SUM_NORM.value}",
+            )
+
+
+def proximal(config: RunConfig) -> Iterator[Problem]:
+    """`old` can only be the current policy where a batch makes one optimizer step."""
+    if proximal_of(config) is Proximal.CURRENT and updates(config) > 1:
+        yield Problem(
+            "algorithm.proximal",
+            f"current makes every ratio 1, but a batch makes {updates(config)} optimizer steps;"
+            " use auto or stored",
+        )
+
+
+def term_names(config: RunConfig) -> Iterator[Problem]:
+    """Every term's metrics have a name of their own."""
+    taken = {term.name for term in objective_of(config).terms[: -len(config.algorithm.terms)]}
+    for place, term in enumerate(config.algorithm.terms):
+        if term.name in taken:
+            yield Problem(
+                f"algorithm.terms[{place}].name", f"{term.name!r} is taken; choose another name"
+            )
+        taken.add(term.name)
+
+
+def freshness(config: RunConfig) -> Iterator[Problem]:
+    """The bound on age holds with the chosen order and window (O26)."""
+    try:
+        admission_plan(config)
+    except WrongValue as error:
+        yield Problem("asynchrony", str(error))
+
+
+def evaluation(config: RunConfig) -> Iterator[Problem]:
+    """What is asked of an evaluation can be measured."""
+    chosen = config.evaluation
+    if chosen.every and config.data.evaluation is None:
+        yield Problem(
+            "evaluation.every",
+            f"{chosen.every}, but there are no held-out prompts; set data.evaluation, or 0 here",
+        )
+    if above := [k for k in chosen.k if k > chosen.samples]:
+        yield Problem(
+            "evaluation.k",
+            f"pass@{above[0]} needs {above[0]} answers a prompt, evaluation.samples is"
+            f" {chosen.samples}; use evaluation.samples={max(above)}",
+        )
+
+
+def columns(config: RunConfig) -> Iterator[Problem]:
+    """Every column that the objective and the estimator read has a provider."""
+    reads: list[tuple[str, str, NamedFunction]] = [
+        ("algorithm.advantage", "advantage estimator", config.algorithm.advantage),
+        ("algorithm.loss", "policy loss", config.algorithm.loss),
+    ]
+    reads += [
+        (f"algorithm.terms[{place}].loss", "term", term.loss)
+        for place, term in enumerate(config.algorithm.terms)
+    ]
+    for key, of, chosen in reads:
+        found = entry(of, chosen.name)
+        lacking = capabilities.lacking(config, found)
+        if lacking:
+            yield Problem(
+                f"{key}.name",
+                f"{chosen.name} needs {', '.join(lacking)}, which nothing in this run provides;"
+                " choose another one (see hexpo algorithms)",
+            )
+
+
+def _token_columns(chosen: NamedFunction) -> tuple[str, ...]:
+    return entry("term", chosen.name).columns.tokens
+
+
+def _survives(check: Check) -> Check:
+    """A check that meets an unusable function reports that instead of ending the others."""
+
+    def run(config: RunConfig) -> Iterator[Problem]:
+        try:
+            yield from check(config)
+        except HexpoError as error:
+            yield Problem("algorithm", str(error))
+
+    return run
+
+
+CHECKS: tuple[Check, ...] = tuple(
+    _survives(check)
+    for check in (
+        model.problems,
+        batch_arithmetic,
+        group_size,
+        sampling,
+        kl_place,
+        aggregation,
+        proximal,
+        term_names,
+        freshness,
+        evaluation,
+        columns,
+        capabilities.problems,
+    )
+)

@@ -1,0 +1,147 @@
+"""From a file, a mapping and overrides to a checked-by-type configuration."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import yaml
+
+from hexpo.domain.errors import ConfigurationError
+from hexpo.infrastructure.config import layers
+from hexpo.infrastructure.config.layers import Origin
+from hexpo.infrastructure.config.options import complete
+from hexpo.infrastructure.config.schema import RunConfig
+from hexpo.infrastructure.config.structure import (
+    Problem,
+    is_section,
+    members,
+    plain,
+    structure,
+)
+
+REMOVED: Mapping[str, str] = {
+    "rollout.n": "rollout.samples",
+    "training.batch_size": "training.prompts_per_step (prompts, not sequences)",
+}
+"""Keys that are gone or that other libraries use, and what to write instead."""
+
+
+@attrs.frozen(kw_only=True)
+class Resolved:
+    """A configuration and where each of its values came from."""
+
+    config: RunConfig
+    origins: Mapping[str, Origin]
+    """By dotted key; options that nobody named are `default`."""
+
+    def origin(self, key: str) -> Origin:
+        """Where the value of a dotted key came from."""
+        while key:
+            if key in self.origins:
+                return self.origins[key]
+            key = key.rpartition(".")[0]
+        return Origin.DEFAULT
+
+
+def load(
+    source: Path | str | Mapping[str, Any], *, overrides: Sequence[str] = ()
+) -> Resolved:
+    """Resolve a configuration: override > file > model > default.
+
+    Args: source: a YAML file, or its content as a mapping.
+        overrides: `section.key=value`, values in YAML; the last one wins.
+    Raises: ConfigurationError: all unknown keys, wrong types and values out of range at once.
+    """
+    user = dict(source) if isinstance(source, Mapping) else layers.read(Path(source))
+    given = layers.overrides(overrides)
+    model = _model_layer(layers.merge(user, given))
+    layered = layers.resolve(
+        {
+            Origin.DEFAULT: defaults(RunConfig),
+            Origin.MODEL: model,
+            Origin.FILE: user,
+            Origin.OVERRIDE: given,
+        }
+    )
+    removed = [
+        Problem(key, f"is no key any more; use {REMOVED[key]}")
+        for key, _ in layers.leaves(layered.values)
+        if key in REMOVED
+    ]
+    values, wrong_options = complete(_without(layered.values, [p.key for p in removed]))
+    config, problems = structure(values, RunConfig, elsewhere=list(keys(RunConfig)))
+    problems = removed + problems + wrong_options
+    if config is None or problems:
+        raise refuse(problems)
+    return Resolved(config=config, origins=layered.origins)
+
+
+def refuse(problems: Sequence[Problem]) -> ConfigurationError:
+    """One error that lists everything (M3)."""
+    lines = "\n".join(f"  - {problem}" for problem in dict.fromkeys(problems))
+    count = len(dict.fromkeys(problems))
+    noun = "thing is" if count == 1 else "things are"
+    return ConfigurationError(f"{count} {noun} wrong with the configuration:\n{lines}")
+
+
+def defaults(of: type[Any]) -> dict[str, Any]:
+    """The schema's defaults as a plain mapping; keys without one are left out."""
+    found: dict[str, Any] = {}
+    for field in attrs.fields(of):
+        kind = attrs.resolve_types(of) and attrs.fields_dict(of)[field.name].type
+        if isinstance(field.default, attrs.Factory):  # type: ignore[arg-type]
+            found[field.name] = field.default.factory()  # type: ignore[union-attr]
+        elif field.default is not attrs.NOTHING:
+            found[field.name] = plain(field.default)
+        elif is_section(kind):
+            found[field.name] = defaults(kind)  # type: ignore[arg-type]
+    return found
+
+
+def keys(of: type[Any], *, prefix: str = "") -> list[str]:
+    """Dotted names of all first-class keys: lists of sections count once, options as one key."""
+    found = []
+    for field in attrs.fields(attrs.resolve_types(of)):
+        sections = [kind for kind in members(field.type) if is_section(kind)]
+        if sections:
+            found += keys(sections[0], prefix=f"{prefix}{field.name}.")
+        else:
+            found.append(f"{prefix}{field.name}")
+    return found
+
+
+def write(config: RunConfig, path: Path) -> None:
+    """Write a configuration as YAML that `load` reads back to an equal one."""
+    text = yaml.safe_dump(plain(config), sort_keys=False, allow_unicode=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def _without(values: Mapping[str, Any], gone: Sequence[str]) -> dict[str, Any]:
+    kept: dict[str, Any] = dict(values)
+    for key in gone:
+        head, _, rest = key.partition(".")
+        if rest:
+            kept[head] = _without(kept[head], [rest])
+        else:
+            kept.pop(head, None)
+    return kept
+
+
+def _model_layer(user: Mapping[str, Any]) -> dict[str, Any]:
+    """What the model's folder says: the precision that its weights are stored in."""
+    section = user.get("model")
+    path = section.get("path") if isinstance(section, Mapping) else None
+    file = Path(path).expanduser() / "config.json" if isinstance(path, str) else None
+    if file is None or not file.is_file():
+        return {}
+    try:
+        described = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # the model check reports it with its cause
+        return {}
+    stored = str(described.get("dtype") or described.get("torch_dtype") or "")
+    precision = {"float32": "fp32", "bfloat16": "bf16"}.get(stored.removeprefix("torch."))
+    return {"model": {"precision": precision}} if precision else {}

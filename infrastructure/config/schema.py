@@ -1,0 +1,303 @@
+"""The typed configuration of a run: every first-class key, its default and its range.
+
+`options` of an adapter, of an estimator or of a loss are checked against that adapter's `Config`
+or that function's signature (see `options`); they are no keys of this schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+import attrs
+
+from hexpo.adapters.models.policy import Precision
+from hexpo.application.filtering import OnLong
+from hexpo.application.ports.rollout import PauseMode
+from hexpo.domain.aggregate import Mode
+from hexpo.domain.objective import Proximal
+from hexpo.domain.schedule import Order
+from hexpo.infrastructure.config.ranges import each_within, not_empty, within
+
+
+class KLPlace(Enum):
+    """Where the KL to the reference acts."""
+
+    NONE = "none"
+    """Nowhere: no reference is built."""
+    LOSS = "loss"
+    """As a term of the objective."""
+    REWARD = "reward"
+    """Subtracted from the reward of each action token."""
+    BOTH = "loss-and-reward"
+    """In both at once; rarely meant, so it has to be said."""
+
+
+class Start(Enum):
+    """Which policy is the proximal one (`old`) of a ratio."""
+
+    AUTO = "auto"
+    """`current` where a batch makes one optimizer step, else `stored`."""
+    CURRENT = "current"
+    """The policy itself: exact for one optimizer step a batch."""
+    STORED = "stored"
+    """Scored before the first optimizer step of each batch."""
+    BEHAVIOUR = "behaviour"
+    """The policy that sampled: no scoring pass."""
+
+
+def _options() -> Any:
+    return attrs.field(factory=dict)
+
+
+@attrs.frozen(kw_only=True)
+class Adapter:
+    """A chosen adapter and what is passed to it."""
+
+    kind: str = attrs.field(validator=not_empty)
+    """Folder name, dotted path or entry point of the adapter."""
+    options: Mapping[str, Any] = _options()
+    """The adapter's own settings."""
+
+
+@attrs.frozen(kw_only=True)
+class RunSection:
+    """What is run, and where its results go."""
+
+    name: str = attrs.field(default="run", validator=not_empty)
+    """Name of the run's folder; a number is added where it is taken."""
+    folder: str = attrs.field(default="runs", validator=not_empty)
+    """Folder of all runs."""
+    seed: int = attrs.field(default=0, validator=within(0, 2**62))
+    """Every random number of the run follows from it."""
+    steps: int = attrs.field(default=100, validator=within(1))
+    """Publications of a new policy version until the run ends."""
+
+
+@attrs.frozen(kw_only=True)
+class ModelSection:
+    """The policy's model."""
+
+    path: str = attrs.field(validator=not_empty)
+    """A Hugging Face folder, a .gguf file, or `package:<name>`."""
+    precision: Precision = Precision.BF16
+    """What working weights and activations are stored in; masters are single precision."""
+
+
+@attrs.frozen(kw_only=True)
+class DataSection:
+    """Where prompts come from."""
+
+    train: Adapter
+    """Prompts that are trained on."""
+    evaluation: Adapter | None = None
+    """Held-out prompts; without them nothing is evaluated."""
+    max_prompt_tokens: int = attrs.field(default=1024, validator=within(1))
+    """Longest rendered prompt."""
+    on_long: OnLong = OnLong.FILTER
+    """What becomes of a longer prompt."""
+
+
+@attrs.frozen(kw_only=True)
+class RolloutSection:
+    """How answers are generated in training."""
+
+    engine: str = attrs.field(default="embedded", validator=not_empty)
+    """The rollout adapter."""
+    options: Mapping[str, Any] = _options()
+    """The engine's own settings."""
+    samples: int = attrs.field(default=8, validator=within(1))
+    """Answers a prompt."""
+    temperature: float = attrs.field(default=1.0, validator=within(0, 100, open_low=True))
+    """Logits are divided by it, in the rollout and in the trainer."""
+    top_p: float = attrs.field(default=1.0, validator=within(0, 1, open_low=True))
+    """Smallest mass of tokens that is kept; 1 keeps all."""
+    top_k: int = attrs.field(default=0, validator=within(0))
+    """Likeliest tokens that are kept; 0 keeps all."""
+    min_p: float = attrs.field(default=0.0, validator=within(0, 1))
+    """Tokens below this share of the likeliest are dropped; 0 keeps all."""
+    max_new_tokens: int = attrs.field(default=256, validator=within(1))
+    """Longest answer."""
+    min_new_tokens: int = attrs.field(default=0, validator=within(0))
+    """An answer may end only from here on (benchmarks of fixed length)."""
+    stop_texts: tuple[str, ...] = ()
+    """Texts that end an answer, beside the model's own stop ids."""
+    retries: int = attrs.field(default=1, validator=within(0))
+    """Further tries of a rollout that raised."""
+    deadline_seconds: float = attrs.field(default=600.0, validator=within(0, open_low=True))
+    """Bound of one try; then its sample is cancelled and has no reward."""
+
+
+@attrs.frozen(kw_only=True)
+class TrainingSection:
+    """How the policy learns from a batch."""
+
+    backend: str = attrs.field(default="fsdp", validator=not_empty)
+    """The training adapter."""
+    options: Mapping[str, Any] = _options()
+    """The backend's own settings: learning rate, schedule, clipping, low-rank adapters."""
+    prompts_per_step: int = attrs.field(default=8, validator=within(1))
+    """Groups in a batch; times `rollout.samples` it is the batch in sequences."""
+    updates_per_batch: int = attrs.field(default=1, validator=within(1))
+    """Optimizer steps that a batch is split into (mini-batches of whole groups)."""
+    epochs_per_batch: int = attrs.field(default=1, validator=within(1))
+    """How often each batch is gone through."""
+
+
+@attrs.frozen(kw_only=True)
+class NamedFunction:
+    """An estimator or a loss of the catalogue, or a dotted path to a function."""
+
+    name: str = attrs.field(validator=not_empty)
+    """Name in the catalogue (see `hexpo algorithms`), or `module:function`."""
+    options: Mapping[str, Any] = _options()
+    """The function's own options."""
+
+
+@attrs.frozen(kw_only=True)
+class KLSection:
+    """The pull towards the reference."""
+
+    where: KLPlace = KLPlace.NONE
+    """Whether it acts in the loss, in the reward, or not at all."""
+    coefficient: float = attrs.field(default=0.001, validator=within(0, open_low=True))
+    """Its weight."""
+    estimator: str = attrs.field(default="k3", validator=not_empty)
+    """How it is measured on sampled tokens."""
+    options: Mapping[str, Any] = _options()
+    """The estimator's own options."""
+
+
+@attrs.frozen(kw_only=True)
+class TermSection:
+    """A further summand of the objective."""
+
+    name: str = attrs.field(validator=not_empty)
+    """Its name in metrics."""
+    loss: NamedFunction
+    """What it minimises."""
+    coefficient: float = 1.0
+    """Its weight in the sum."""
+    aggregation: Mode = Mode.TOKEN_MEAN
+    """How its units become one number."""
+    constant: float | None = attrs.field(default=None, validator=within(0, open_low=True))
+    """Divisor of `seq-mean-token-sum-norm`, in tokens."""
+
+
+@attrs.frozen(kw_only=True)
+class AlgorithmSection:
+    """What is optimised."""
+
+    advantage: NamedFunction = NamedFunction(name="grpo")
+    """Advantage estimator."""
+    loss: NamedFunction = NamedFunction(name="ppo")
+    """Policy loss."""
+    aggregation: Mode | None = None
+    """How the policy loss's units become one number; unset: what the loss's paper uses."""
+    constant: float | None = attrs.field(default=None, validator=within(0, open_low=True))
+    """Divisor of `seq-mean-token-sum-norm`, in tokens."""
+    proximal: Start = Start.AUTO
+    """Which policy a ratio starts from."""
+    kl: KLSection = KLSection()
+    """The pull towards the reference."""
+    entropy: float = attrs.field(default=0.0, validator=within(0))
+    """Weight of the entropy bonus; 0 leaves it out."""
+    mask_cut: bool = False
+    """Answers cut by their budget train nothing."""
+    terms: tuple[TermSection, ...] = ()
+    """Further summands of the objective."""
+
+
+@attrs.frozen(kw_only=True)
+class AsynchronySection:
+    """How far generation may run ahead of training."""
+
+    max_staleness: float = attrs.field(default=0.0, validator=within(0))
+    """Versions that a trained token may be old; 0 is on-policy."""
+    order: Order = Order.SUBMISSION
+    """Which finished group is trained next."""
+    window: int | None = attrs.field(default=None, validator=within(1))
+    """For order `window`, which needs it: younger groups that may pass the oldest one, plus one."""
+    on_update: PauseMode = PauseMode.KEEP
+    """What becomes of running answers when weights change."""
+
+
+@attrs.frozen(kw_only=True)
+class EvaluationSection:
+    """How held-out prompts are asked."""
+
+    every: int = attrs.field(default=0, validator=within(0))
+    """Steps between evaluations; 0 evaluates at the end only."""
+    before: bool = True
+    """Evaluate once before the first step."""
+    samples: int = attrs.field(default=1, validator=within(1))
+    """Answers a prompt."""
+    k: tuple[int, ...] = attrs.field(default=(1,), validator=each_within(1))
+    """For which k pass@k and its kin are reported."""
+    temperature: float = attrs.field(default=1.0, validator=within(0, 100))
+    """Of the answers; 0 is greedy."""
+    top_p: float = attrs.field(default=1.0, validator=within(0, 1, open_low=True))
+    """Smallest mass of tokens that is kept; 1 keeps all."""
+    max_new_tokens: int | None = attrs.field(default=None, validator=within(1))
+    """Longest answer; unset: `rollout.max_new_tokens`."""
+
+
+@attrs.frozen(kw_only=True)
+class CheckpointSection:
+    """When and where the state is saved."""
+
+    every: int = attrs.field(default=50, validator=within(0))
+    """Steps between saves; 0 saves at the end and on Ctrl-C only."""
+    kind: str = attrs.field(default="local", validator=not_empty)
+    """The checkpoint adapter."""
+    options: Mapping[str, Any] = _options()
+    """The store's own settings, such as how many saves it keeps."""
+
+
+@attrs.frozen(kw_only=True)
+class PlatformSection:
+    """The hardware."""
+
+    kind: str = attrs.field(default="cpu", validator=not_empty)
+    """The platform adapter."""
+    options: Mapping[str, Any] = _options()
+    """The platform's own settings, such as threads."""
+
+
+@attrs.frozen(kw_only=True)
+class RunConfig:
+    """Everything that a run is made from."""
+
+    run: RunSection = RunSection()
+    """Name, folder, seed, length."""
+    model: ModelSection
+    """The policy's model."""
+    data: DataSection
+    """Prompts."""
+    reward: Adapter
+    """What an answer is worth."""
+    rollout: RolloutSection = RolloutSection()
+    """Generation."""
+    training: TrainingSection = TrainingSection()
+    """Learning."""
+    algorithm: AlgorithmSection = AlgorithmSection()
+    """The objective."""
+    asynchrony: AsynchronySection = AsynchronySection()
+    """Freshness."""
+    evaluation: EvaluationSection = EvaluationSection()
+    """Held-out measurements."""
+    checkpoint: CheckpointSection = CheckpointSection()
+    """Saves."""
+    trackers: tuple[Adapter, ...] = (Adapter(kind="console"), Adapter(kind="jsonl"))
+    """Where numbers and samples go."""
+    platform: PlatformSection = PlatformSection()
+    """The hardware."""
+
+
+PROXIMAL: Mapping[Start, Proximal] = {
+    Start.CURRENT: Proximal.CURRENT,
+    Start.STORED: Proximal.STORED,
+    Start.BEHAVIOUR: Proximal.BEHAVIOUR,
+}
+"""The objective's word for each start that is not derived."""

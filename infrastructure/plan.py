@@ -1,0 +1,205 @@
+"""What a configuration means in numbers, before anything is loaded: the data of `hexpo plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import attrs
+
+from hexpo.adapters.models.policy import Precision
+from hexpo.domain.errors import HexpoError
+from hexpo.infrastructure.config.algorithm import (
+    admission_plan,
+    estimator_of,
+    mode_of,
+    objective_of,
+    updates,
+)
+from hexpo.infrastructure.config.check import problems
+from hexpo.infrastructure.config.layers import Origin, leaves
+from hexpo.infrastructure.config.load import Resolved
+from hexpo.infrastructure.config.model import Shape, shape_of
+from hexpo.infrastructure.config.options import entry
+from hexpo.infrastructure.config.schema import KLPlace, RunConfig
+from hexpo.infrastructure.config.structure import Problem, plain
+
+GIB = 1 << 30
+
+
+@attrs.frozen
+class Value:
+    """One resolved key."""
+
+    key: str
+    value: Any
+    origin: Origin
+
+
+@attrs.frozen
+class Number:
+    """One derived number and how it comes about."""
+
+    name: str
+    value: str
+    why: str
+
+
+@attrs.frozen(kw_only=True)
+class Plan:
+    """What `hexpo plan` prints."""
+
+    values: tuple[Value, ...]
+    numbers: tuple[Number, ...]
+    memory: tuple[Number, ...]
+    placement: tuple[Number, ...]
+    problems: tuple[Problem, ...]
+
+
+def plan(resolved: Resolved) -> Plan:
+    """Values with their origin, derived numbers, memory, placement, and every conflict."""
+    config = resolved.config
+    found = tuple(problems(config))
+    return Plan(
+        values=tuple(
+            Value(key, value, resolved.origin(key)) for key, value in leaves(plain(config))
+        ),
+        numbers=_guarded(_arithmetic, config),
+        memory=_guarded(_memory, config),
+        placement=tuple(_placement(config)),
+        problems=found,
+    )
+
+
+def arithmetic(config: RunConfig) -> Mapping[str, int]:
+    """The numbers of a batch.
+
+    Returns: sequences a step, sequences a mini-batch, optimizer steps a batch and of the run, and
+        upper bounds of tokens a step (generated; trained with their prompts).
+    """
+    training, rollout = config.training, config.rollout
+    sequences = training.prompts_per_step * rollout.samples
+    longest = config.data.max_prompt_tokens + rollout.max_new_tokens
+    return {
+        "sequences_per_step": sequences,
+        "sequences_per_update": sequences // training.updates_per_batch,
+        "updates_per_step": updates(config),
+        "updates": updates(config) * config.run.steps,
+        "generated_tokens_per_step": sequences * rollout.max_new_tokens,
+        "tokens_per_step": sequences * longest,
+    }
+
+
+def _guarded(make: Any, config: RunConfig) -> tuple[Number, ...]:
+    """Numbers of a configuration that may be unsound: its problems are listed elsewhere."""
+    try:
+        return tuple(make(config))
+    except HexpoError:
+        return ()
+
+
+def _arithmetic(config: RunConfig) -> Iterator[Number]:
+    n, training, rollout = arithmetic(config), config.training, config.rollout
+    yield Number(
+        "sequences a step",
+        f"{n['sequences_per_step']:,}",
+        f"{training.prompts_per_step} prompts x {rollout.samples} samples",
+    )
+    yield Number(
+        "optimizer steps a batch",
+        f"{n['updates_per_step']:,}",
+        f"{training.updates_per_batch} mini-batches of {n['sequences_per_update']:,} sequences"
+        f" x {training.epochs_per_batch} epochs",
+    )
+    yield Number(
+        "optimizer steps of the run", f"{n['updates']:,}", f"x {config.run.steps:,} steps"
+    )
+    yield Number(
+        "tokens a step, at most",
+        f"{n['tokens_per_step']:,}",
+        f"of which generated {n['generated_tokens_per_step']:,}"
+        f" ({rollout.max_new_tokens} an answer)",
+    )
+    gate = admission_plan(config)
+    yield Number(
+        "groups alive, at most",
+        f"{gate.capacity:,}",
+        f"order {config.asynchrony.order.value}; trained tokens are at most {gate.max_age}"
+        " versions old",
+    )
+    estimator, chosen = estimator_of(config), config.algorithm
+    yield Number(
+        "advantage",
+        chosen.advantage.name,
+        entry("advantage estimator", chosen.advantage.name).formula
+        or f"reads {', '.join(estimator.needs.sequences + estimator.needs.tokens)}",
+    )
+    mode = mode_of(chosen.loss, "policy loss", chosen.aggregation)
+    formula = entry("policy loss", chosen.loss.name).formula
+    yield Number("loss", chosen.loss.name, f"{formula}; aggregated by {mode.value}")
+    objective = objective_of(config)
+    yield Number(
+        "terms",
+        " + ".join(f"{term.coefficient:g} {term.name}" for term in objective.terms),
+        f"counts are those of the whole optimizer step; old is {objective.proximal.value}",
+    )
+
+
+def _memory(config: RunConfig) -> Iterator[Number]:
+    shape = shape_of(config.model.path)
+    count = shape.parameters
+    if count is None:
+        yield Number("memory", "unknown", f"the files of {shape.family} do not say its size")
+        return
+    is_bf16 = config.model.precision is Precision.BF16
+    working = (2 if is_bf16 else 4) * count
+    trained = _lora_share(config, shape, count)
+    masters = 4 * trained if is_bf16 else 0
+    parts = [
+        ("weights", working, f"{count:,} x {2 if is_bf16 else 4} bytes"),
+        ("masters", masters, "single precision"),
+        ("gradients", 4 * trained, "single precision"),
+        ("optimizer", 8 * trained, "two moments of AdamW"),
+    ]
+    needs_copy = config.algorithm.kl.where is not KLPlace.NONE and trained == count
+    if needs_copy:
+        parts.append(("reference", working, "a frozen copy of the model before training"))
+    parts.append(("cache", _cache(config, shape), "keys and values of the answers in flight"))
+    yield Number(
+        "total, about",
+        f"{sum(size for _, size, _ in parts) / GIB:.2f} GiB",
+        "activations of one micro-batch come on top",
+    )
+    for name, size, why in parts:
+        if size:
+            yield Number(name, f"{size / GIB:.2f} GiB", why)
+
+
+def _lora_share(config: RunConfig, shape: Shape, count: int) -> int:
+    """Trained weights: all, or those of low-rank adapters."""
+    lora = config.training.options.get("lora")
+    if not isinstance(lora, Mapping):
+        return count
+    rank, layers, hidden = int(lora.get("rank", 8)), shape.layers or 0, shape.hidden or 0
+    return layers * 7 * rank * (hidden + (shape.intermediate or hidden))
+
+
+def _cache(config: RunConfig, shape: Shape) -> int:
+    heads = shape.heads or 1
+    width = (shape.kv_heads or heads) * (shape.head_dim or (shape.hidden or 0) // heads)
+    rows = min(
+        int(config.rollout.options.get("slots", 64)),
+        admission_plan(config).capacity * config.rollout.samples,
+    )
+    tokens = config.data.max_prompt_tokens + config.rollout.max_new_tokens
+    bytes_each = 2 if config.model.precision is Precision.BF16 else 4
+    return 2 * bytes_each * width * (shape.layers or 0) * rows * tokens
+
+
+def _placement(config: RunConfig) -> Iterator[Number]:
+    yield Number(
+        "this process",
+        config.platform.kind,
+        f"training {config.training.backend}, rollout {config.rollout.engine},"
+        " weights shared in memory, rows in memory",
+    )

@@ -1,0 +1,119 @@
+"""Playing a ticket: failures become values, programming errors stop the run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from hexpo.adapters.simulated.clock import run
+from hexpo.adapters.simulated.world import SimulatedReward
+from hexpo.application.grading import Player, RetryPolicy
+from hexpo.application.tasks import first_failure
+from hexpo.domain.trajectory import (
+    Cause,
+    Failed,
+    Group,
+    Prompt,
+    Scored,
+    StopReason,
+    Ticket,
+    Trajectory,
+)
+
+
+def ticket(number: int, samples: int = 4) -> Ticket:
+    prompt = Prompt(id=f"p{number}", messages=())
+    return Ticket(number=number, prompt=prompt, version=0, samples=samples)
+
+
+def answer(ticket: Ticket, sample: int) -> Trajectory:
+    return Trajectory(
+        id=ticket.number * ticket.samples + sample,
+        group=ticket.number,
+        prompt=ticket.prompt,
+        tokens=torch.tensor([1, 2, 3]),
+        prompt_length=1,
+        action=torch.tensor([False, True, True]),
+        behaviour=torch.tensor([0.0, -1.0, -1.0]),
+        version=torch.zeros(3, dtype=torch.int64),
+        stop=StopReason.STOP,
+    )
+
+
+class ScriptedAgent:
+    """Calls a function of (ticket number, sample, attempt) and waits one virtual second."""
+
+    def __init__(self, act: Callable[[int, int, int], float]) -> None:
+        self._act = act
+        self.tries: dict[tuple[int, int], int] = {}
+
+    async def run(self, ticket: Ticket, sample: int) -> Trajectory:
+        attempt = self.tries[ticket.number, sample] = self.tries.get((ticket.number, sample), 0) + 1
+        await asyncio.sleep(self._act(ticket.number, sample, attempt))
+        return answer(ticket, sample)
+
+
+def play(agent: ScriptedAgent, *tickets: Ticket, policy: RetryPolicy) -> list[Group]:
+    async def main() -> list[Group]:
+        player = Player(agent, SimulatedReward(), policy=policy, give_up_after=3)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                plays = [tasks.create_task(player.play(t)) for t in tickets]
+        except BaseExceptionGroup as group:
+            raise first_failure(group) from None
+        return [task.result() for task in plays]
+
+    return run(main())
+
+
+def test_one_raising_and_one_endless_rollout_leave_their_peers_alone() -> None:
+    """O16: retried and used; cancelled without reward; eleven of twelve train."""
+
+    def act(number: int, sample: int, attempt: int) -> float:
+        if (number, sample, attempt) == (1, 0, 1):
+            raise ConnectionError("the tool server hung up")
+        return 1e9 if (number, sample) == (1, 2) else 1.0
+
+    policy = RetryPolicy(retries=1, deadline_seconds=2.0)
+    agent = ScriptedAgent(act)
+    groups = play(agent, ticket(0), ticket(1), ticket(2), policy=policy)
+    rows = [graded for group in groups for graded in group.rows]
+    failed = [graded for graded in rows if isinstance(graded.outcome, Failed)]
+    assert agent.tries[1, 0] == 2
+    assert agent.tries[1, 2] == 1
+    assert len(rows) == 12
+    [endless] = failed
+    assert endless.trajectory.stop is StopReason.TIMEOUT
+    assert endless.outcome.cause is Cause.TIMED_OUT  # type: ignore[union-attr]
+    assert not endless.trajectory.action.any()
+    assert endless.trajectory.group == 1
+    assert all(isinstance(graded.outcome, Scored) for graded in rows if graded is not endless)
+
+
+def test_an_error_that_hits_every_rollout_stops_the_run_with_its_own_traceback() -> None:
+    """O16, L4: a wrong type in the environment is not retried for ever."""
+
+    def act(number: int, sample: int, attempt: int) -> float:
+        return "one" + 1  # type: ignore[operator, no-any-return]
+
+    with pytest.raises(TypeError) as caught:
+        play(ScriptedAgent(act), ticket(0), ticket(1), ticket(2), policy=RetryPolicy(retries=1))
+    assert caught.traceback[-1].name == "act"
+
+
+def test_errors_of_a_few_rollouts_never_stop_the_run() -> None:
+    """L3: a streak is broken by every success."""
+
+    def act(number: int, sample: int, attempt: int) -> float:
+        if sample == 0:
+            raise ValueError("always this one")
+        return 1.0
+
+    tickets = [ticket(number) for number in range(30)]
+    groups = play(ScriptedAgent(act), *tickets, policy=RetryPolicy(retries=0))
+    failed = [row for group in groups for row in group.rows if row.trajectory.failure]
+    assert len(failed) == 30
+    assert {row.trajectory.stop for row in failed} == {StopReason.FAILED}
