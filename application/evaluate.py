@@ -13,9 +13,9 @@ from hexpo.application.ports.rollout import RolloutEngine
 from hexpo.application.ports.tracker import Sample, Tracker
 from hexpo.application.samples import sample_of
 from hexpo.domain.errors import DataError
-from hexpo.domain.evaluation import Evaluation, evaluation_of
+from hexpo.domain.evaluation import Answer, Report, evaluate
 from hexpo.domain.metrics import Metrics, latest, merge
-from hexpo.domain.trajectory import Group, Ticket
+from hexpo.domain.trajectory import Graded, Group, Scored, Ticket
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -24,7 +24,7 @@ class EvaluationReport:
 
     version: int
     """The policy version measured."""
-    evaluation: Evaluation
+    report: Report
     metrics: Metrics
     groups: tuple[Group, ...]
     """Every row and its answers, in file order."""
@@ -50,12 +50,12 @@ class Evaluator:
         samples: int,
         at_once: int = 64,
         name: str = "held-out",
-        ks: Sequence[int] = (1,),
+        ks: Sequence[int] | None = None,
     ) -> None:
-        """Args: at_once: rows in play together; ks: the k of pass@k, those above `samples` are
-        left out."""
+        """Args: at_once: rows in play together. ks: the k of pass@k and majority@k; powers of two
+        by default."""
         self._source, self._player, self._rollout = source, player, rollout
-        self._samples, self._at_once, self._ks = samples, at_once, tuple(ks)
+        self._samples, self._at_once, self._ks = samples, at_once, ks
         self.name = name
 
     async def run(self, tracker: Tracker | None = None) -> EvaluationReport:
@@ -81,14 +81,21 @@ class Evaluator:
         async with asyncio.TaskGroup() as tasks:
             plays = [tasks.create_task(play(ticket)) for ticket in tickets]
         groups = tuple(task.result() for task in plays)
-        evaluation = evaluation_of(groups, ks=self._ks)
+        report = evaluate([_answer(row) for group in groups for row in group.rows], ks=self._ks)
         prefix = f"evaluate/{self.name}"
         metrics = merge(
             [
-                {f"{prefix}/{key}": measure for key, measure in evaluation.metrics().items()},
+                {f"{prefix}/{key}": measure for key, measure in report.metrics().items()},
                 {f"{prefix}/version": latest(version)},
             ]
         )
-        return EvaluationReport(
-            version=version, evaluation=evaluation, metrics=metrics, groups=groups
-        )
+        return EvaluationReport(version=version, report=report, metrics=metrics, groups=groups)
+
+
+def _answer(row: Graded) -> Answer:
+    outcome, episode = row.outcome, row.trajectory
+    if not isinstance(outcome, Scored):
+        return Answer(prompt_id=episode.prompt.id, score=None)
+    # A grader that parses the answer says what it read; else answers are compared as text.
+    key = str(outcome.extra.get("answer", episode.text.strip()))
+    return Answer(prompt_id=episode.prompt.id, score=outcome.value, key=key)

@@ -13,9 +13,8 @@ from hexpo.application.ports.training import TrainingEngine
 from hexpo.application.timing import Stopwatch
 from hexpo.domain.batch import Sequences
 from hexpo.domain.batch.assemble import assemble
-from hexpo.domain.errors import NonFinite
 from hexpo.domain.estimators import Estimator
-from hexpo.domain.metrics import Measure, Metrics, merge, total
+from hexpo.domain.metrics import Metrics, merge
 from hexpo.domain.objective import Objective
 from hexpo.domain.trajectory import Group
 
@@ -30,8 +29,6 @@ class LearningSettings:
     """How often the batch is gone through."""
     mask_cut: bool = False
     """Answers that the token budget cut train nothing."""
-    give_up_after: int = 5
-    """Skipped optimizer steps in a row that end the run."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -60,12 +57,11 @@ class Learner:
         self.engine = engine
         self._settings, self._store = settings, store
         self._objective, self._estimator, self._scorers = objective, estimator, scorers
-        self._skipped = 0
 
     async def learn(self, groups: Sequence[Group], watch: Stopwatch) -> Learnt:
         """Train on the groups and publish.
 
-        Raises: NonFinite: too many steps in a row had no finite gradient.
+        Raises: NonFinite: the engine skipped too many optimizer steps in a row.
         """
         batch, metrics = assemble(groups, mask_cut=self._settings.mask_cut)
         rows, parts = batch.sequences, [metrics]
@@ -104,15 +100,7 @@ class Learner:
         weighed = self._objective.weigh(part)
         accumulated = await self.engine.accumulate(weighed, self._objective)
         result = await self.engine.step()
-        self._skipped = 0 if result.applied else self._skipped + 1
-        if self._skipped >= self._settings.give_up_after:
-            raise NonFinite(
-                f"{self._skipped} optimizer steps in a row had no finite gradient; the last one:"
-                f" {result.cause}. The last checkpoint holds finite weights: lower the learning"
-                " rate, or look at the named samples"
-            )
-        skipped: dict[str, Measure] = {"train/skipped_steps": total(float(not result.applied))}
-        return merge([accumulated, result.metrics, skipped])
+        return merge([accumulated, result.metrics])
 
 
 def _cut(rows: Sequences, parts: int) -> list[Sequences]:

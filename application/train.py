@@ -136,7 +136,11 @@ class Trainer:
         self._rollouts.published(learnt.version)
         self._progress = Progress.of(self._step, self._rollouts)
         self._tracker.samples(
-            [sample_of(row, step=self._step, phase="train") for group in groups for row in group.rows]
+            [
+                sample_of(row, step=self._step, phase="train")
+                for group in groups
+                for row in group.rows
+            ]
         )
         self._report([learnt.metrics, sent, self._rollouts.metrics(), watch.metrics()])
         last = self._step >= self._schedule.steps

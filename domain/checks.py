@@ -38,28 +38,28 @@ def require_floating(**columns: Tensor) -> None:
             raise WrongColumn(f"{name} is {column.dtype}; it must be floating point")
 
 
-def require_at_least(bound: float, **options: float) -> None:
+def require_at_least(bound: float, /, **options: float) -> None:
     """Raises WrongValue for an option below `bound`, or NaN."""
     for name, value in options.items():
         if not value >= bound:
             raise WrongValue(f"{name} is {value}; it must be at least {bound:g}")
 
 
-def require_above(bound: float, **options: float) -> None:
+def require_above(bound: float, /, **options: float) -> None:
     """Raises WrongValue for an option that is not larger than `bound`."""
     for name, value in options.items():
         if not value > bound:
             raise WrongValue(f"{name} is {value}; it must be larger than {bound:g}")
 
 
-def require_within(low: float, high: float, **options: float) -> None:
+def require_within(low: float, high: float, /, **options: float) -> None:
     """Raises WrongValue for an option outside [low, high]."""
     for name, value in options.items():
         if not low <= value <= high:
             raise WrongValue(f"{name} is {value}; it must lie in {low:g} to {high:g}")
 
 
-def require_inside(low: float, high: float, **options: float) -> None:
+def require_inside(low: float, high: float, /, **options: float) -> None:
     """Raises WrongValue for an option outside the open interval ]low, high[."""
     for name, value in options.items():
         if not low < value < high:

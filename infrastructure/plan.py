@@ -21,7 +21,7 @@ from hexpo.infrastructure.config.layers import Origin, leaves
 from hexpo.infrastructure.config.load import Resolved
 from hexpo.infrastructure.config.model import Shape, shape_of
 from hexpo.infrastructure.config.options import entry
-from hexpo.infrastructure.config.schema import KLPlace, RunConfig
+from hexpo.infrastructure.config.schema import RunConfig
 from hexpo.infrastructure.config.structure import Problem, plain
 
 GIB = 1 << 30
@@ -111,9 +111,7 @@ def _arithmetic(config: RunConfig) -> Iterator[Number]:
         f"{training.updates_per_batch} mini-batches of {n['sequences_per_update']:,} sequences"
         f" x {training.epochs_per_batch} epochs",
     )
-    yield Number(
-        "optimizer steps of the run", f"{n['updates']:,}", f"x {config.run.steps:,} steps"
-    )
+    yield Number("optimizer steps of the run", f"{n['updates']:,}", f"x {config.run.steps:,} steps")
     yield Number(
         "tokens a step, at most",
         f"{n['tokens_per_step']:,}",
@@ -161,7 +159,7 @@ def _memory(config: RunConfig) -> Iterator[Number]:
         ("gradients", 4 * trained, "single precision"),
         ("optimizer", 8 * trained, "two moments of AdamW"),
     ]
-    needs_copy = config.algorithm.kl.where is not KLPlace.NONE and trained == count
+    needs_copy = _reads_reference(config) and trained == count
     if needs_copy:
         parts.append(("reference", working, "a frozen copy of the model before training"))
     parts.append(("cache", _cache(config, shape), "keys and values of the answers in flight"))
@@ -173,6 +171,12 @@ def _memory(config: RunConfig) -> Iterator[Number]:
     for name, size, why in parts:
         if size:
             yield Number(name, f"{size / GIB:.2f} GiB", why)
+
+
+def _reads_reference(config: RunConfig) -> bool:
+    return "reference" in objective_of(config).token_columns | set(
+        estimator_of(config).needs.tokens
+    )
 
 
 def _lora_share(config: RunConfig, shape: Shape, count: int) -> int:

@@ -1,1 +1,1 @@
-"""Rewards: a user's function (`python`), mathematics (`math`), procedural tasks (`reasoning_gym`)."""
+"""Rewards: a user's function, mathematics and procedural tasks, graded in processes."""

@@ -42,5 +42,7 @@ def gdpo(
     total_S = torch.zeros(scored_S.shape, dtype=torch.float64, device=scored_S.device)
     for share, column_S in zip(shares, columns, strict=False):
         known_S = scored_S & column_S.isfinite()
-        total_S += share * grpo(score_S=column_S, scored_S=known_S, group_S=group_S, epsilon=epsilon)
+        total_S += share * grpo(
+            score_S=column_S, scored_S=known_S, group_S=group_S, epsilon=epsilon
+        )
     return whiten(total_S, counts=actions_S.masked_fill(~scored_S, 0)).float()

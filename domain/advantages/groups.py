@@ -41,7 +41,7 @@ class Groups:
         return sums_G[self.place_S]
 
     def mean(self, values_S: Tensor) -> Tensor:
-        """(S,) float64: the mean over the scored rows of each row's group; 0 where there is none."""
+        """(S,) float64: the mean over the scored rows of each row's group; 0 where none is."""
         return self.sum(values_S) / self.count_S.clamp(min=1)
 
     def above_least(self, values_S: Tensor) -> Tensor:

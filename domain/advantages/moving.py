@@ -53,9 +53,7 @@ NEW = Baselines(MappingProxyType({}))
 """No role was scored yet."""
 
 
-def rae(
-    *, score_S: Tensor, scored_S: Tensor, role_S: Tensor, baselines: Baselines = NEW
-) -> Tensor:
+def rae(*, score_S: Tensor, scored_S: Tensor, role_S: Tensor, baselines: Baselines = NEW) -> Tensor:
     """The outcome less a moving average of its role's outcomes.
 
     A = R - b; b <- decay b + (1 - decay) R after use (`Baselines.after`)

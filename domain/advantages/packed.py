@@ -57,9 +57,9 @@ class Actions:
         count_S = bounds.diff()
         blocks_S = (count_S + WIDTH - 1) // WIDTH
         row_B = torch.repeat_interleave(blocks_S)
-        within_B = torch.arange(row_B.shape[0], device=device) - (blocks_S.cumsum(0) - blocks_S)[
-            row_B
-        ]
+        within_B = (
+            torch.arange(row_B.shape[0], device=device) - (blocks_S.cumsum(0) - blocks_S)[row_B]
+        )
         slot_BW = (bounds[:-1][row_B] + within_B * WIDTH)[:, None] + torch.arange(
             WIDTH, device=device
         )
@@ -138,7 +138,9 @@ class Actions:
 
     def _same_row(self, reach: int) -> Tensor:
         """(B,) bool: the block `reach` places on belongs to the same row."""
-        ahead = torch.nn.functional.pad(self.row_B[reach:], (0, min(reach, len(self.row_B))), value=-1)
+        ahead = torch.nn.functional.pad(
+            self.row_B[reach:], (0, min(reach, len(self.row_B))), value=-1
+        )
         return ahead == self.row_B
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections.abc import Sequence
+from operator import attrgetter
 
 import attrs
 import torch
@@ -19,10 +20,13 @@ _CLOSE = 0.05
 _EXCHANGES_A_PART = 12
 
 
-@attrs.define
+@attrs.define(eq=False)
 class _Part:
     load: float = 0.0
     items: list[int] = attrs.field(factory=list)
+
+
+_load = attrgetter("load")
 
 
 def partition(
@@ -57,7 +61,7 @@ def partition(
 
 def _listed(part_S: Tensor, parts: int) -> list[Tensor]:
     counts = torch.bincount(part_S, minlength=parts).tolist()
-    return list(torch.argsort(part_S, stable=True).split(counts))
+    return list(torch.split(torch.argsort(part_S, stable=True), counts))
 
 
 def imbalance(cost_S: Tensor, index: Sequence[Tensor]) -> float:
@@ -112,13 +116,13 @@ def _exchange(shared: list[_Part], cost: list[float]) -> None:
     """Swap rows of the heaviest part for rows of lighter ones until it is close to the mean."""
     mean = sum(part.load for part in shared) / len(shared)
     for _ in range(_EXCHANGES_A_PART * len(shared)):
-        heavy = max(shared, key=lambda part: part.load)
+        heavy, light = max(shared, key=_load), min(shared, key=_load)
         if heavy.load <= mean * (1 + _GOOD_ENOUGH):
             return
-        for light in heapq.nsmallest(8, shared, key=lambda part: part.load):
-            if _swap(heavy, light, heavy.load - mean, cost):
-                break
-        else:
+        if _swap(heavy, light, heavy.load - mean, cost):
+            continue
+        others = sorted(shared, key=_load)[1:-1]
+        if not any(_swap(heavy, other, heavy.load - mean, cost) for other in others):
             return
 
 

@@ -2,6 +2,7 @@
 
 from hexpo.domain.batch.assemble import Masked, assemble
 from hexpo.domain.batch.batch import Batch, Sequences
+from hexpo.domain.batch.encoding import from_bytes, to_bytes
 from hexpo.domain.batch.schema import SCHEMA, Column, Kind, Schema, Table
 
 __all__ = [
@@ -14,4 +15,6 @@ __all__ = [
     "Sequences",
     "Table",
     "assemble",
+    "from_bytes",
+    "to_bytes",
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import TypeGuard
 
 import attrs
 import torch
@@ -29,7 +30,7 @@ from hexpo.domain.batch.tables import (
 from hexpo.domain.errors import WrongBatch
 
 
-def _consecutive(index: Tensor | slice | Sequence[int]) -> bool:
+def _consecutive(index: Tensor | slice | Sequence[int]) -> TypeGuard[slice]:
     return isinstance(index, slice) and index.step in (None, 1)
 
 
@@ -154,7 +155,7 @@ class Batch:
         """Rows by place, in the order given; their tokens follow. A slice without a step gives
         views of this batch's tokens, anything else copies."""
         offsets = self.offsets
-        if isinstance(index, slice) and _consecutive(index):
+        if _consecutive(index):
             first, last, _ = index.indices(len(self))
             tokens = slice(int(offsets[first]), int(offsets[max(first, last)]))
             return Batch(self.sequences.select(index), self.tokens[tokens])

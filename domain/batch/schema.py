@@ -55,8 +55,10 @@ def _input(name: str, dtype: torch.dtype) -> Column:
     return Column(name, Table.TOKENS, Kind.INPUT, dtype)
 
 
-def _predicted(name: str, dtype: torch.dtype = torch.float32) -> Column:
-    return Column(name, Table.TOKENS, Kind.PREDICTED, dtype)
+def _predicted(
+    name: str, dtype: torch.dtype = torch.float32, trailing: tuple[int | None, ...] = ()
+) -> Column:
+    return Column(name, Table.TOKENS, Kind.PREDICTED, dtype, trailing)
 
 
 _COLUMNS = (
@@ -75,6 +77,8 @@ _COLUMNS = (
     # sequences: written later
     _row("weights", torch.float64, (None,)),  # of one unit, for each term of the objective
     _row("advantage", torch.float32),  # of an outcome estimator; spread over the row's tokens
+    _row("chosen", torch.bool),  # the better of its pair (group), or judged good
+    _row("reference_point", torch.float32),  # of KTO: one number of the step, in every row
     # tokens: written when a trajectory is assembled
     _input("token", torch.int64),
     _input("position", torch.int64),
@@ -90,6 +94,13 @@ _COLUMNS = (
     _predicted("return"),  # the critic's target
     _predicted("advantage"),  # of a token estimator
     _predicted("entropy"),  # of the policy's distribution at token i, nats
+    _predicted("correction"),  # importance weight against the sampler, made before the step
+    _predicted("covariant", torch.bool),  # chosen by covariance over the whole step
+    _predicted("teacher"),  # log-prob under the row's teacher; NaN where it gave none
+    _predicted("teacher_topk", trailing=(None,)),  # its log-probs of the ids it kept
+    _predicted("teacher_ids", torch.int64, (None,)),  # those ids
+    _predicted("observation", torch.bool),  # tool and user tokens that a term may learn
+    _predicted("observation_weight"),  # of the token's role in that term
 )
 
 

@@ -19,7 +19,7 @@ Estimate = Callable[..., Tensor]
 
 K3_CAP = 10.0
 """Largest value of k3."""
-K3_CAP_LOG_RATIO = 2.610869
+K3_CAP_LOG_RATIO = 2.6108686381
 """-d at which k3 reaches its cap; beyond it the gradient stays what it is there."""
 
 
@@ -73,8 +73,8 @@ def k3(*, policy_T: Tensor, reference_T: Tensor) -> Tensor:
     with torch.no_grad():
         bounded_T = (-log_ratio_T).clamp(max=K3_CAP_LOG_RATIO)
         growth_T = bounded_T.expm1()
-        value_T = torch.where(capped_T, K3_CAP, growth_T - bounded_T)
-    return _graded(value_T, log_ratio_T, slope_T=slope_T)
+        value_T = (growth_T - bounded_T).clamp(max=K3_CAP)
+    return _graded(value_T, log_ratio_T, slope_T=-growth_T)
 
 
 def k1_plus(*, policy_T: Tensor, reference_T: Tensor) -> Tensor:

@@ -26,12 +26,15 @@ def entropy_threshold(entropy_T: Tensor, *, share: float = 0.2) -> float:
     return float(entropy_T.detach().topk(kept).values[-1])
 
 
-def top_entropy(*, entropy_T: Tensor, threshold: float) -> Tensor:
-    """Bool (T,): tokens whose entropy reaches the threshold.
+def top_entropy(*, entropy_T: Tensor, share: float = 0.2, threshold: float | None = None) -> Tensor:
+    """Tokens at which the policy is least decided: bool (T,).
 
-    H >= threshold, the quantile of the whole step
+    H >= threshold, the quantile of the whole step that leaves the top `share` of its tokens
 
-    Args: entropy_T: (T,) nats, stored. threshold: from `entropy_threshold` on the whole step.
+    Args: entropy_T: (T,) nats, stored, trained tokens. share: in ]0, 1]. threshold: from
+            `entropy_threshold`; if not given, the tokens must be those of the whole step.
+    Raises: WrongValue: the share is out of range.
     Source: Wang et al. 2025, "Beyond the 80/20 rule" (2506.01939).
     """
-    return entropy_T >= threshold
+    whole = entropy_threshold(entropy_T, share=share) if threshold is None else threshold
+    return entropy_T >= whole

@@ -29,14 +29,22 @@ def m2_threshold(old_T: Tensor, behaviour_T: Tensor, *, bound: float = 0.04) -> 
     return float(smaller[-1]) if smaller.numel() else -math.inf
 
 
-def m2(*, old_T: Tensor, behaviour_T: Tensor, threshold: float) -> Tensor:
-    """Bool (T,): tokens near enough to the sampler.
+def m2(
+    *,
+    old_T: Tensor,
+    behaviour_T: Tensor,
+    bound: float = 0.04,
+    threshold: float | None = None,
+) -> Tensor:
+    """Tokens near enough to the sampler: bool (T,).
 
     (old - behaviour)^2 <= threshold, which leaves a mean of at most the bound over the whole step
 
-    Args: (T,) trained tokens, nats. threshold: from `m2_threshold` on the whole step.
-    Raises: WrongColumn: axes disagree.
+    Args: (T,) trained tokens, nats. bound: larger than 0. threshold: from `m2_threshold`; if not
+            given, the tokens must be those of the whole step.
+    Raises: WrongColumn: axes disagree. WrongValue: the bound is out of range.
     Source: Zheng et al. 2025, M2PO, "Prosperity before collapse" (2510.01161).
     """
     require_same_axes(old=old_T, behaviour=behaviour_T)
-    return (old_T - behaviour_T).detach().double().square() <= threshold
+    whole = m2_threshold(old_T, behaviour_T, bound=bound) if threshold is None else threshold
+    return (old_T - behaviour_T).detach().double().square() <= whole

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from hexpo.domain.aggregate import Mode, Unit
 from hexpo.domain.estimators import Estimator
+from hexpo.domain.kl.catalogue import kl_estimator
+from hexpo.domain.kl.reward import with_kl_in_reward
+from hexpo.domain.kl.term import kl_loss
 from hexpo.domain.objective import Loss, Objective, Proximal, Term
 from hexpo.domain.schedule import Plan, plan, window_of
 from hexpo.infrastructure.config.options import entry, typed
@@ -17,13 +20,23 @@ from hexpo.infrastructure.config.schema import (
 
 
 def estimator_of(config: RunConfig) -> Estimator:
-    """The advantage estimator. Raises WrongValue: unknown name or option."""
+    """The advantage estimator, KL in its reward where that is chosen. Raises WrongValue: unknown name or option."""
     chosen = config.algorithm.advantage
     found = entry("advantage estimator", chosen.name)
-    return Estimator(
+    estimator = Estimator(
         function=found.function,
         options=typed(found, chosen.options),
         min_samples=found.min_samples,
+    )
+    kl = config.algorithm.kl
+    if kl.where not in (KLPlace.REWARD, KLPlace.BOTH):
+        return estimator
+    return with_kl_in_reward(
+        estimator,
+        kl_estimator(kl.estimator),
+        coefficient=kl.coefficient,
+        policy="old" if proximal_of(config) is Proximal.STORED else "behaviour",
+        reference=kl.target.value,
     )
 
 
@@ -55,22 +68,28 @@ def objective_of(config: RunConfig) -> Objective:
     chosen = config.algorithm
     terms = [
         _term(
-            "policy", chosen.loss, of="policy loss", mode=chosen.aggregation,
+            "policy",
+            chosen.loss,
+            of="policy loss",
+            mode=chosen.aggregation,
             constant=chosen.constant,
         )
     ]
-    if chosen.kl.where in (KLPlace.LOSS, KLPlace.BOTH):
-        named = NamedFunction(name=chosen.kl.estimator, options=chosen.kl.options)
-        terms.append(
-            _term("kl", named, of="KL estimator", coefficient=chosen.kl.coefficient)
-        )
+    kl = chosen.kl
+    if kl.where in (KLPlace.LOSS, KLPlace.BOTH):
+        loss = kl_loss(kl.estimator, unbiased=kl.unbiased, target=kl.target)
+        terms.append(Term(name="kl", loss=loss, coefficient=kl.coefficient))
     if chosen.entropy:
         named = NamedFunction(name="entropy")
         terms.append(_term("entropy", named, of="term", coefficient=chosen.entropy))
     terms += [
         _term(
-            term.name, term.loss, of="term", coefficient=term.coefficient,
-            mode=term.aggregation, constant=term.constant,
+            term.name,
+            term.loss,
+            of="term",
+            coefficient=term.coefficient,
+            mode=term.aggregation,
+            constant=term.constant,
         )
         for term in chosen.terms
     ]

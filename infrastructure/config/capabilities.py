@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hexpo.application.ports.rollout import RolloutCapabilities
-from hexpo.domain.catalogue import Entry
+from hexpo.domain.catalogue import Entry, find
 from hexpo.domain.errors import HexpoError
+from hexpo.domain.kl.catalogue import ELSEWHERE, KL_ESTIMATORS
 from hexpo.infrastructure.config.options import ADAPTERS
-from hexpo.infrastructure.config.schema import KLPlace, RunConfig
+from hexpo.infrastructure.config.schema import RunConfig
 from hexpo.infrastructure.config.structure import Problem, structure
 from hexpo.infrastructure.find import adapter
 from hexpo.infrastructure.technologies import require
@@ -35,19 +36,22 @@ def lacking(config: RunConfig, found: Entry) -> list[str]:
     """Columns and services that a function reads and that nothing in this run provides."""
     columns = [*found.columns.tokens, *found.columns.sequences]
     unknown = [name for name in columns if name not in ASSEMBLED | MADE]
-    return [*sorted(found.needs - {"reference", "scoring pass"}), *unknown]
+    services = sorted(found.needs - {"reference", "scoring pass"})
+    return services or [f"column {name}" for name in unknown]
+
+
+def lacking_for_kl(config: RunConfig) -> list[str]:
+    """The same for the KL."""
+    kl = config.algorithm.kl
+    found = find(kl.estimator, KL_ESTIMATORS, what="KL estimator", elsewhere=ELSEWHERE)
+    has_target = kl.target.value in ASSEMBLED | MADE
+    return [*sorted(found.needs), *([] if has_target else [f"column {kl.target.value}"])]
 
 
 def problems(config: RunConfig) -> Iterator[Problem]:
     """Options that the chosen adapters would not honour (M2), and technologies not installed."""
     yield from _missing_extras(config)
     yield from _rollout(config)
-    if config.algorithm.kl.where in (KLPlace.REWARD, KLPlace.BOTH):
-        yield Problem(
-            "algorithm.kl.where",
-            f"{config.algorithm.kl.where.value}: KL in the reward is not wired into the loop yet;"
-            " use loss",
-        )
 
 
 def rollout_capabilities(config: RunConfig) -> RolloutCapabilities | None:

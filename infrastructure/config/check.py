@@ -6,6 +6,7 @@ Each check is a small function from a configuration to problems; none loads a mo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from hexpo.domain.aggregate import Mode, Unit
 from hexpo.domain.errors import HexpoError, WrongValue
@@ -56,7 +57,8 @@ def batch_arithmetic(config: RunConfig) -> Iterator[Problem]:
 
 def group_size(config: RunConfig) -> Iterator[Problem]:
     """A group estimator gets a group (B2)."""
-    wanted, have = estimator_of(config).min_samples, config.rollout.samples
+    found = entry("advantage estimator", config.algorithm.advantage.name)
+    wanted, have = found.min_samples, config.rollout.samples
     if have < wanted:
         yield Problem(
             "rollout.samples",
@@ -99,6 +101,31 @@ def kl_place(config: RunConfig) -> Iterator[Problem]:
             "algorithm.kl.where",
             f"{chosen.kl.where.value}, and the term {in_terms[0]!r} reads the reference too: the"
             " pull would count twice; set algorithm.kl.where=none or remove the term",
+        )
+
+
+def kl_form(config: RunConfig) -> Iterator[Problem]:
+    """The KL that is asked for exists where it is asked for."""
+    kl = config.algorithm.kl
+    in_reward = kl.where in (KLPlace.REWARD, KLPlace.BOTH)
+    if kl.unbiased and in_reward:
+        yield Problem(
+            "algorithm.kl.unbiased",
+            f"an importance weight has no place in the reward (where={kl.where.value}); set false",
+        )
+    if kl.where is KLPlace.NONE:
+        return
+    try:
+        objective_of(config)
+        estimator_of(config)
+    except HexpoError as error:
+        yield Problem("algorithm.kl", str(error))
+    lacking = capabilities.lacking_for_kl(config)
+    if lacking:
+        yield Problem(
+            "algorithm.kl",
+            f"{kl.estimator} to {kl.target.value} needs {', '.join(lacking)}, which nothing in"
+            " this run provides",
         )
 
 
@@ -147,7 +174,8 @@ def proximal(config: RunConfig) -> Iterator[Problem]:
 
 def term_names(config: RunConfig) -> Iterator[Problem]:
     """Every term's metrics have a name of their own."""
-    taken = {term.name for term in objective_of(config).terms[: -len(config.algorithm.terms)]}
+    own = len(objective_of(config).terms) - len(config.algorithm.terms)
+    taken = {term.name for term in objective_of(config).terms[:own]}
     for place, term in enumerate(config.algorithm.terms):
         if term.name in taken:
             yield Problem(
@@ -178,6 +206,20 @@ def evaluation(config: RunConfig) -> Iterator[Problem]:
             f"pass@{above[0]} needs {above[0]} answers a prompt, evaluation.samples is"
             f" {chosen.samples}; use evaluation.samples={max(above)}",
         )
+
+
+def files(config: RunConfig) -> Iterator[Problem]:
+    """Local files that prompts are read from are there."""
+    chosen = {"data.train": config.data.train, "data.evaluation": config.data.evaluation}
+    for key, source in chosen.items():
+        for path in (source.options.get("paths") or ()) if source is not None else ():
+            is_plain = "://" not in path and not any(mark in path for mark in "*?[")
+            if is_plain and not Path(path).expanduser().is_file():
+                yield Problem(
+                    f"{key}.options.paths",
+                    f"there is no file {path} (relative paths start where the command runs);"
+                    " correct the path",
+                )
 
 
 def columns(config: RunConfig) -> Iterator[Problem]:
@@ -221,10 +263,12 @@ CHECKS: tuple[Check, ...] = tuple(
     _survives(check)
     for check in (
         model.problems,
+        files,
         batch_arithmetic,
         group_size,
         sampling,
         kl_place,
+        kl_form,
         aggregation,
         proximal,
         term_names,

@@ -47,9 +47,7 @@ class Resolved:
         return Origin.DEFAULT
 
 
-def load(
-    source: Path | str | Mapping[str, Any], *, overrides: Sequence[str] = ()
-) -> Resolved:
+def load(source: Path | str | Mapping[str, Any], *, overrides: Sequence[str] = ()) -> Resolved:
     """Resolve a configuration: override > file > model > default.
 
     Args: source: a YAML file, or its content as a mapping.
@@ -73,7 +71,9 @@ def load(
         if key in REMOVED
     ]
     values, wrong_options = complete(_without(layered.values, [p.key for p in removed]))
-    config, problems = structure(values, RunConfig, elsewhere=list(keys(RunConfig)))
+    options = [key for key, _ in layers.leaves(values) if ".options." in key]
+    everywhere = [*keys(RunConfig), *options]
+    config, problems = structure(values, RunConfig, elsewhere=everywhere)
     problems = removed + problems + wrong_options
     if config is None or problems:
         raise refuse(problems)

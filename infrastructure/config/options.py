@@ -16,9 +16,10 @@ from typing import Any
 import attrs
 
 from hexpo.domain.advantages.catalogue import ADVANTAGES
+from hexpo.domain.advantages.catalogue import ELSEWHERE as ADVANTAGES_ELSEWHERE
 from hexpo.domain.catalogue import Entry, find
 from hexpo.domain.errors import HexpoError, WrongValue
-from hexpo.domain.kl.catalogue import KL
+from hexpo.domain.kl.catalogue import KL_ESTIMATORS
 from hexpo.domain.losses.catalogue import ELSEWHERE, LOSSES, OPTIONS_ELSEWHERE, TERMS
 from hexpo.infrastructure.config.structure import Problem, plain, structure, structure_value
 from hexpo.infrastructure.find import closest, config_type
@@ -51,7 +52,6 @@ ADAPTERS = (
 FUNCTIONS = (
     Slot("algorithm.advantage", "advantage estimator", "name"),
     Slot("algorithm.loss", "policy loss", "name"),
-    Slot("algorithm.kl", "KL estimator", "estimator"),
     Slot("algorithm.terms[].loss", "term", "name"),
 )
 """Where functions of the domain are chosen."""
@@ -66,13 +66,11 @@ def entry(of: str, name: str) -> Entry:
         return Entry(name=name, function=_imported(name, of))
     match of:
         case "advantage estimator":
-            return find(name, ADVANTAGES, what=of)
-        case "KL estimator":
-            return find(name, KL, what=of)
+            return find(name, ADVANTAGES, what=of, elsewhere=ADVANTAGES_ELSEWHERE)
         case "policy loss":
             return find(name, LOSSES, what=of, elsewhere=ELSEWHERE)
         case _:
-            return find(name, {**KL, **LOSSES, **TERMS}, what=of, elsewhere=ELSEWHERE)
+            return find(name, {**KL_ESTIMATORS, **LOSSES, **TERMS}, what=of, elsewhere=ELSEWHERE)
 
 
 def typed(found: Entry, options: Mapping[str, Any]) -> dict[str, Any]:

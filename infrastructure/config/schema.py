@@ -16,6 +16,7 @@ from hexpo.adapters.models.policy import Precision
 from hexpo.application.filtering import OnLong
 from hexpo.application.ports.rollout import PauseMode
 from hexpo.domain.aggregate import Mode
+from hexpo.domain.kl.term import Target
 from hexpo.domain.objective import Proximal
 from hexpo.domain.schedule import Order
 from hexpo.infrastructure.config.ranges import each_within, not_empty, within
@@ -157,7 +158,7 @@ class NamedFunction:
 
 @attrs.frozen(kw_only=True)
 class KLSection:
-    """The pull towards the reference."""
+    """The pull towards another policy."""
 
     where: KLPlace = KLPlace.NONE
     """Whether it acts in the loss, in the reward, or not at all."""
@@ -165,8 +166,10 @@ class KLSection:
     """Its weight."""
     estimator: str = attrs.field(default="k3", validator=not_empty)
     """How it is measured on sampled tokens."""
-    options: Mapping[str, Any] = _options()
-    """The estimator's own options."""
+    unbiased: bool = False
+    """Weigh by the importance ratio, so that its gradient is right off-policy too (loss only)."""
+    target: Target = Target.REFERENCE
+    """Which policy it pulls to."""
 
 
 @attrs.frozen(kw_only=True)
@@ -233,8 +236,8 @@ class EvaluationSection:
     """Evaluate once before the first step."""
     samples: int = attrs.field(default=1, validator=within(1))
     """Answers a prompt."""
-    k: tuple[int, ...] = attrs.field(default=(1,), validator=each_within(1))
-    """For which k pass@k and its kin are reported."""
+    k: tuple[int, ...] = attrs.field(default=(), validator=each_within(1))
+    """For which k pass@k and majority@k are reported; empty: powers of two up to `samples`."""
     temperature: float = attrs.field(default=1.0, validator=within(0, 100))
     """Of the answers; 0 is greedy."""
     top_p: float = attrs.field(default=1.0, validator=within(0, 1, open_low=True))

@@ -95,9 +95,7 @@ def members(kind: Any) -> tuple[Any, ...]:
     return (kind,)
 
 
-def _value(
-    value: Any, kind: Any, key: str, elsewhere: Sequence[str]
-) -> tuple[Any, list[Problem]]:
+def _value(value: Any, kind: Any, key: str, elsewhere: Sequence[str]) -> tuple[Any, list[Problem]]:
     options = members(kind)
     if value is None and type(None) in options:
         return None, []
@@ -135,9 +133,9 @@ def _out_of_range(field: attrs.Attribute[Any], value: Any, key: str) -> list[Pro
 
 
 def _unknown(key: str, known: Sequence[str], elsewhere: Sequence[str]) -> str:
-    from_other_section = [path for path in elsewhere if path.rpartition(".")[2] == key]
-    if from_other_section:
-        return f"unknown key; did you mean {from_other_section[0]!r}?"
+    same_name = (path for path in elsewhere if "." in path and path.rpartition(".")[2] == key)
+    if (other := next(same_name, None)) is not None:
+        return f"unknown key; did you mean {other!r}?"
     return f"unknown key{closest(key, known)}"
 
 
@@ -224,6 +222,4 @@ def _row(value: Any, kind: Any) -> Any:
         return tuple(_converter().structure(item, arguments[0]) for item in value)
     if len(arguments) != len(value):
         raise WrongValue(f"must be a list of {len(arguments)}, not {value!r}")
-    return tuple(
-        _converter().structure(v, kind) for v, kind in zip(value, arguments, strict=True)
-    )
+    return tuple(_converter().structure(v, kind) for v, kind in zip(value, arguments, strict=True))

@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-INTEGER = re.compile(r"(?<![\w.])(?<!\w,)-?(?:\d{1,3}(?:,\d{3})+|\d+)(?!\.?\d)(?!,\d{3})")
+# A minus right after a word or a bracket is a subtraction, not a sign.
+NUMBER = re.compile(r"(?:(?<![\w)])-)?\d+(?:,\d{3})*(\.\d+)?")
 
 
 def make(
@@ -44,10 +45,16 @@ def extract_from(text: str, extract: str, pattern: str | None) -> str | None:
     if extract == "last_line":
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         return lines[-1] if lines else None
-    matches = list(
-        (INTEGER if extract == "last_integer" else re.compile(pattern or "")).finditer(text)
-    )
+    if extract == "last_integer":
+        return _last_integer(text)
+    matches = list(re.finditer(pattern or "", text))
     if not matches:
         return None
-    last = matches[-1]
-    return str(last.group(1) if last.re.groups else last.group())
+    return matches[-1].group(1 if matches[-1].re.groups else 0)
+
+
+def _last_integer(text: str) -> str | None:
+    numbers = list(NUMBER.finditer(text))
+    if not numbers or (numbers[-1].group(1) or "").strip(".0"):
+        return None
+    return numbers[-1].group().replace(",", "").partition(".")[0]

@@ -20,7 +20,7 @@ class Extract(Enum):
     """What of the answer's text is graded."""
 
     LAST_INTEGER = "last_integer"
-    """The last whole number: `7`, `-7`, `1,000`; the digits of `3.5` are none."""
+    """The last number, if it is whole: `7`, `-7`, `1,000`, `7.0`; a text ending on 3.5 has none."""
     LAST_LINE = "last_line"
     """The last line that is not empty."""
     WHOLE = "whole"

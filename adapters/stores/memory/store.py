@@ -76,7 +76,7 @@ class MemoryRowStore:
 
     def _write(self, ids: list[int], lengths: list[int], columns: Mapping[str, Tensor]) -> None:
         for name, column in columns.items():
-            rows = column.detach().split(lengths) if ids else ()
+            rows = torch.split(column.detach(), lengths) if ids else ()
             self._columns.setdefault(name, {}).update(zip(ids, rows, strict=True))
 
     def _lengths_of(self, rows: list[int]) -> list[int]:

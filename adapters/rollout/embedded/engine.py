@@ -1,0 +1,249 @@
+"""The asynchronous half: who runs, who waits, and what interrupts them."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from hexpo.adapters.models.decode import Decoder, WeightsMode
+from hexpo.adapters.models.kernels import Kernels
+from hexpo.adapters.rollout.embedded.answer import Answer, StopRule
+from hexpo.adapters.rollout.embedded.batch import Batch, Drawn
+from hexpo.application.ports.rollout import (
+    Chunk,
+    Generation,
+    PauseMode,
+    Request,
+    RolloutCapabilities,
+)
+from hexpo.domain.errors import EngineFailed, IllegalTransition, WrongValue
+from hexpo.domain.trajectory import StopReason
+
+Result = TypeVar("Result")
+
+
+class EmbeddedEngine:
+    """Continuous batching in this process.
+
+    One task, the pump, exists while there is something to do: it fills free slots in order of
+    priority and arrival, and steps all running answers in a worker thread.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        kernels: Kernels,
+        *,
+        slots: int,
+        max_tokens: int,
+        stop_ids: Collection[int],
+        decode: Callable[[Sequence[int]], str],
+    ) -> None:
+        self._decoder, self._slots, self._max_tokens = decoder, slots, max_tokens
+        self._stop_ids, self._decode = frozenset(stop_ids), decode
+        self._batch = Batch(decoder, kernels, sessions=slots)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rollout")
+        self._waiting: list[Answer] = []
+        self._running: list[Answer] = []
+        self._pump: asyncio.Task[None] | None = None
+        self._paused: PauseMode | None = None
+        self._failure: BaseException | None = None
+        self._closed = False
+        self._in_thread = False
+        self._version = 0
+        self._arrivals = 0
+
+    @property
+    def capabilities(self) -> RolloutCapabilities:
+        return RolloutCapabilities(
+            pause_modes=frozenset(PauseMode),
+            filtered_logprobs=True,
+            stop_texts=True,
+            overlap=self._decoder.mode is WeightsMode.PACKED,
+        )
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    @property
+    def busy(self) -> int:
+        """Answers that hold a slot."""
+        return len(self._running)
+
+    async def generate(self, request: Request) -> Generation:
+        answer = self._submit(request)
+        try:
+            return await answer.done
+        finally:
+            self._interrupt(answer, StopReason.ABORTED)
+
+    async def stream(self, request: Request) -> AsyncIterator[Chunk]:
+        answer = self._submit(request)
+        chunks = answer.chunks = asyncio.Queue[Chunk | None]()
+        try:
+            while (chunk := await chunks.get()) is not None:
+                yield chunk
+                if chunk.stop is not None:
+                    return
+            await answer.done
+        finally:
+            self._interrupt(answer, StopReason.ABORTED)
+
+    async def pause(self, mode: PauseMode) -> None:
+        self._require_alive()
+        self._paused = mode
+        if mode is PauseMode.DRAIN and self._running:
+            self._start()
+        await self._pump_end()
+        self._require_alive()
+        if mode is PauseMode.ABORT:
+            for answer in list(self._running):
+                self._leave(answer, StopReason.ABORTED)
+
+    async def resume(self) -> None:
+        self._require_alive()
+        self._paused = None
+        self._start()
+
+    async def load_weights(self, version: int) -> None:
+        self._require_alive()
+        if self._is_pumping:
+            raise IllegalTransition(f"load_weights({version}) while generating: pause first")
+        try:
+            await self._in_worker(self._batch.refresh, list(self._running))
+        except Exception as error:
+            self._fail(error)
+            raise EngineFailed(f"embedded rollout: loading version {version} failed") from error
+        self._version = version
+        for answer in list(self._running):
+            if answer.ending is not None:
+                self._leave(answer, answer.ending)
+
+    async def close(self) -> None:
+        self._closed = True
+        await self._pump_end()
+        for answer in [*self._running, *self._waiting]:
+            self._leave(answer, StopReason.ABORTED)
+        self._thread.shutdown(wait=False)
+
+    def _submit(self, request: Request) -> Answer:
+        self._require_alive()
+        self._require_servable(request)
+        loop = asyncio.get_running_loop()
+        rule = StopRule(request, self._stop_ids, self._decode)
+        answer = Answer(request, rule, self._arrivals, loop.create_future())
+        self._arrivals += 1
+        if request.deadline_seconds is not None:
+            answer.timer = loop.call_later(
+                request.deadline_seconds, self._interrupt, answer, StopReason.TIMEOUT
+            )
+        heapq.heappush(self._waiting, answer)
+        self._start()
+        return answer
+
+    def _require_alive(self) -> None:
+        if self._failure is not None:
+            raise EngineFailed("embedded rollout: the engine died before") from self._failure
+        if self._closed:
+            raise EngineFailed("embedded rollout: the engine is closed")
+
+    def _require_servable(self, request: Request) -> None:
+        prompt, wanted = request.prompt, request.sampling.max_new_tokens
+        name = f"request {request.id!r}"
+        if not prompt:
+            raise WrongValue(f"{name}: the prompt is empty; send at least one id")
+        wrong = next((i for i in prompt if not 0 <= i < self._decoder.vocabulary), None)
+        if wrong is not None:
+            raise WrongValue(
+                f"{name}: id {wrong} lies outside the vocabulary of {self._decoder.vocabulary}"
+            )
+        if len(prompt) + wanted > self._max_tokens:
+            raise WrongValue(
+                f"{name}: a prompt of {len(prompt)} ids and {wanted} new ones are more than "
+                f"max_tokens = {self._max_tokens}; shorten it or raise max_tokens"
+            )
+
+    def _start(self) -> None:
+        """Make sure that the pump runs if it has anything to do."""
+        if not self._is_pumping and self._has_work():
+            self._pump = asyncio.get_running_loop().create_task(self._run())
+
+    @property
+    def _is_pumping(self) -> bool:
+        return self._pump is not None and not self._pump.done()
+
+    async def _pump_end(self) -> None:
+        if self._pump is not None and not self._pump.done():
+            await asyncio.wait([self._pump])
+
+    async def _in_worker(
+        self, function: Callable[[Sequence[Answer]], Result], answers: Sequence[Answer]
+    ) -> Result:
+        """Run in the one thread that may touch the decoder."""
+        loop = asyncio.get_running_loop()
+        self._in_thread = True
+        try:
+            return await loop.run_in_executor(self._thread, function, answers)
+        finally:
+            self._in_thread = False
+
+    def _has_work(self) -> bool:
+        if self._closed or self._failure is not None:
+            return False
+        if self._paused is PauseMode.DRAIN:
+            return bool(self._running)
+        return self._paused is None and bool(self._running or self._waiting)
+
+    async def _run(self) -> None:
+        try:
+            while self._has_work():
+                while self._waiting and len(self._running) < self._slots and not self._paused:
+                    self._running.append(heapq.heappop(self._waiting))
+                running, version = list(self._running), self._version
+                drawn = await self._in_worker(self._batch.step, running)
+                self._deliver(running, drawn, version)
+        except asyncio.CancelledError as error:
+            self._fail(error)
+            raise
+        except Exception as error:  # noqa: BLE001 - whoever waits gets it, with its traceback
+            self._fail(error)
+
+    def _deliver(self, running: Sequence[Answer], drawn: Sequence[Drawn], version: int) -> None:
+        for answer, one in zip(running, drawn, strict=True):
+            if answer.ending is not None:
+                self._leave(answer, answer.ending)
+                continue
+            stop = answer.take(one.token, one.logprob, version)
+            if stop is not None:
+                self._leave(answer, stop)
+
+    def _interrupt(self, answer: Answer, stop: StopReason) -> None:
+        """End an answer that did not end by itself; while a step runs, right after it."""
+        if answer.done.done() and not answer.done.cancelled():
+            return
+        if answer in self._running and self._in_thread:
+            answer.ending = stop
+        else:
+            self._leave(answer, stop)
+
+    def _leave(self, answer: Answer, stop: StopReason) -> None:
+        if answer in self._waiting:
+            self._waiting.remove(answer)
+            heapq.heapify(self._waiting)
+        if answer in self._running:
+            self._running.remove(answer)
+            self._batch.free(answer, keep=stop in (StopReason.STOP, StopReason.LENGTH))
+        answer.finish(stop)
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error
+        for answer in [*self._running, *self._waiting]:
+            failure = EngineFailed(f"embedded rollout: {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            answer.fail(failure)
+        self._running.clear()
+        self._waiting.clear()

@@ -1,0 +1,68 @@
+"""Settings of the engine."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import attrs
+
+from hexpo.adapters.models.families import Packing
+from hexpo.adapters.models.lora import Lora
+
+_positive = attrs.validators.gt(0)
+_not_negative = attrs.validators.ge(0)
+
+
+class Schedule(Enum):
+    """What becomes of the learning rate after its warm-up."""
+
+    CONSTANT = "constant"
+    """It stays."""
+    LINEAR = "linear"
+    """It falls in a line to `min_ratio` at the last step."""
+    COSINE = "cosine"
+    """It falls in half a cosine to `min_ratio` at the last step."""
+
+
+@attrs.frozen(kw_only=True)
+class Config:
+    """How the policy learns: AdamW (Loshchilov and Hutter 2017, 1711.05101) on fp32 masters."""
+
+    learning_rate: float = attrs.field(default=1e-6, validator=_positive)
+    """Of a step after the warm-up."""
+    beta_gradient: float = attrs.field(
+        default=0.9, validator=[_not_negative, attrs.validators.lt(1)]
+    )
+    """Decay of the mean gradient."""
+    beta_square: float = attrs.field(
+        default=0.95, validator=[_not_negative, attrs.validators.lt(1)]
+    )
+    """Decay of the mean squared gradient."""
+    epsilon: float = attrs.field(default=1e-8, validator=_positive)
+    """Added to the root of the mean squared gradient."""
+    weight_decay: float = attrs.field(default=0.0, validator=_not_negative)
+    """Decoupled, of matrices only."""
+    clip_norm: float = attrs.field(default=1.0, validator=_not_negative)
+    """Gradients of a larger norm are scaled down to it; 0 never clips."""
+    schedule: Schedule = Schedule.CONSTANT
+    """What becomes of the learning rate."""
+    warmup_steps: int = attrs.field(default=0, validator=_not_negative)
+    """Applied steps over which the learning rate rises from 0."""
+    min_ratio: float = attrs.field(default=0.0, validator=[_not_negative, attrs.validators.le(1)])
+    """Share of the learning rate that is left at the last step."""
+    max_skipped_steps: int = attrs.field(default=3, validator=attrs.validators.ge(1))
+    """The run stops after so many non-finite steps in a row."""
+    micro_tokens: int = attrs.field(default=1200, validator=attrs.validators.ge(1))
+    """Tokens that are run at once; a single longer row is run alone."""
+    head_tokens: int = attrs.field(default=512, validator=attrs.validators.ge(1))
+    """Tokens whose logits exist at once."""
+    packing: Packing = Packing.AUTO
+    """How rows share a forward."""
+    activation_checkpointing: bool = False
+    """Keep only each layer's input and run it again in backward: less memory, a third slower."""
+    native_kernels: bool = True
+    """Use compiled kernels where there is a C compiler."""
+    lora: Lora | None = None
+    """Train low-rank adapters on a frozen base instead of all weights."""
+    reference: bool = False
+    """Keep a frozen copy of the policy for `view("reference")`; adapters need none."""

@@ -1,0 +1,330 @@
+"""The asynchronous host of one rank: fetches rows, splits them, counts steps, merges metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+import attrs
+import torch
+from torch import Tensor
+
+from hexpo.adapters.models.export import export_policy
+from hexpo.adapters.models.policy import Policy
+from hexpo.adapters.training.fsdp import checkpoint
+from hexpo.adapters.training.fsdp.checkpoint import Progress
+from hexpo.adapters.training.fsdp.config import Config
+from hexpo.adapters.training.fsdp.masters import Gradient
+from hexpo.adapters.training.fsdp.rank import Added, Part, Rank
+from hexpo.adapters.training.fsdp.schedule import learning_rate
+from hexpo.adapters.training.fsdp.split import split_rows
+from hexpo.application.ports.scorer import Scorer
+from hexpo.application.ports.store import RowStore
+from hexpo.application.ports.tokenizer import Tokenizer
+from hexpo.application.ports.training import StepResult, TrainingCapabilities
+from hexpo.domain.aggregate import Unit
+from hexpo.domain.batch import Sequences
+from hexpo.domain.errors import EngineFailed, HexpoError, NonFinite, Unsupported, WrongBatch
+from hexpo.domain.estimators import Estimator
+from hexpo.domain.metrics import Measure, Metrics, latest, mean_of, merge, total
+from hexpo.domain.objective import Objective
+
+_log = logging.getLogger(__name__)
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+_INPUTS = frozenset({"token", "position"})
+_SCORED = frozenset({"old", "entropy"})
+
+
+@attrs.define
+class _Step:
+    """What has been accumulated since the last step."""
+
+    tokens: int = 0
+    parts: int = 0
+    spoilt: list[int] = attrs.field(factory=list)
+
+
+class FsdpEngine:
+    """Implements the TrainingEngine port in one process.
+
+    All torch work runs in one thread of its own, a micro-batch at a time, so the event loop never
+    waits and a cancelled call ends between micro-batches.
+    """
+
+    def __init__(
+        self,
+        rank: Rank,
+        config: Config,
+        *,
+        policy: Policy,
+        store: RowStore,
+        tokenizer: Tokenizer,
+        total_steps: int,
+        release: Callable[[], None],
+    ) -> None:
+        self._rank, self._config, self._policy = rank, config, policy
+        self._store, self._tokenizer = store, tokenizer
+        self._total_steps, self._release = total_steps, release
+        self._progress = Progress()
+        self._step = _Step()
+        self._base: str | None = None
+        self._failure: Exception | None = None
+        self._closed = False
+        self._lock = asyncio.Lock()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fsdp")
+
+    @property
+    def capabilities(self) -> TrainingCapabilities:
+        """Packing as the family allows; a reference where one is held."""
+        views = frozenset({"reference"}) if self._rank.has_reference else frozenset()
+        return TrainingCapabilities(packing=self._rank.packs, lora=True, views=views)
+
+    @property
+    def version(self) -> int:
+        """Publications so far."""
+        return self._progress.version
+
+    async def _run(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        if self._closed:
+            raise EngineFailed("the training engine is closed")
+        if self._failure is not None:
+            raise EngineFailed("the training engine failed before") from self._failure
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._thread, lambda: work(*args, **kwargs))
+        except HexpoError:
+            raise
+        except Exception as error:
+            self._failure = error
+            raise EngineFailed(f"training failed: {type(error).__name__}: {error}") from error
+
+    # ---- scoring ----
+
+    async def score(self, rows: Sequences, columns: Collection[str]) -> Metrics:
+        """Write `old` (log-probs of the present weights) and `entropy` for the rows."""
+        if unknown := sorted(set(columns) - _SCORED):
+            raise Unsupported(
+                f"the training engine does not make the columns {', '.join(unknown)};"
+                f" it makes {', '.join(sorted(_SCORED))}, and `reference` by its view"
+            )
+        async with self._lock:
+            policy_T, entropy_T = await self._measure(rows, reference=False)
+            found = {"old": policy_T, "entropy": entropy_T}
+            self._store.extend(rows.ids, {name: found[name] for name in columns})
+        return {"score/tokens": total(float(rows.lengths.sum()))}
+
+    async def score_reference(self, rows: Sequences, columns: Collection[str]) -> Metrics:
+        """Write `reference`: log-probs of the model before training."""
+        if set(columns) - {"reference"}:
+            raise Unsupported(f"a reference makes the column `reference`, not {sorted(columns)}")
+        async with self._lock:
+            policy_T, _ = await self._measure(rows, reference=True)
+            self._store.extend(rows.ids, {name: policy_T for name in columns})
+        return {"score/tokens": total(float(rows.lengths.sum()))}
+
+    async def _measure(self, rows: Sequences, *, reference: bool) -> tuple[Tensor, Tensor]:
+        lengths = rows.lengths.tolist()
+        pieces: list[tuple[Tensor, Tensor]] = [(torch.zeros(0), torch.zeros(0))] * len(rows)
+        for places in self._split(rows, keep_groups=False):
+            part = self._part(rows.select(places), frozenset({"action"}))
+            found = await self._run(self._rank.score, part, reference=reference)
+            sizes = [lengths[place] for place in places]
+            cut = zip(found[0].split(sizes), found[1].split(sizes), strict=True)
+            for place, piece in zip(places, cut, strict=True):
+                pieces[place] = piece
+        empty = torch.zeros(0)
+        return (
+            torch.cat([empty, *(policy for policy, _ in pieces)]),
+            torch.cat([empty, *(entropy for _, entropy in pieces)]),
+        )
+
+    def view(self, name: str) -> Scorer:
+        """`reference`: the model before training. Raises Unsupported: another name, or none held."""
+        if name != "reference":
+            raise Unsupported(f"this engine holds no view {name!r}; it holds `reference`")
+        if not self._rank.has_reference:
+            raise Unsupported("no reference is kept: set `reference = true` for the engine")
+        return _Reference(self)
+
+    async def compute(self, rows: Sequences, estimator: Estimator) -> Metrics:
+        """Run a token estimator over all the rows together, and write the columns that it gives."""
+        needs = estimator.needs
+        names = frozenset(needs.tokens) - {"owner"}
+        async with self._lock:
+            columns = self._columns(rows, names)
+            columns["owner"] = torch.repeat_interleave(rows.lengths)
+            arguments = {f"{name}_T": columns[name] for name in needs.tokens}
+            arguments |= {f"{name}_S": rows[name] for name in needs.sequences}
+            made = await self._run(estimator.function, **arguments, **estimator.options)
+            if isinstance(made, Tensor):
+                raise WrongBatch(
+                    f"{estimator.function.__qualname__} gives one number a row: it is an outcome"
+                    " estimator and runs on the driver"
+                )
+            self._store.extend(rows.ids, made)
+        return {}
+
+    # ---- learning ----
+
+    async def accumulate(self, rows: Sequences, objective: Objective) -> Metrics:
+        """Add the rows' gradients, a micro-batch at a time."""
+        pairs = any(term.loss.unit is Unit.PAIR for term in objective.terms)
+        async with self._lock:
+            metrics: list[Metrics] = []
+            try:
+                for places in self._split(rows, keep_groups=pairs):
+                    part = self._part(rows.select(places), objective.token_columns)
+                    draw = (self._progress.applied, self._step.parts)
+                    added = await self._run(self._rank.accumulate, part, objective, draw=draw)
+                    metrics.append(added.metrics)
+                    self._count(added)
+            except asyncio.CancelledError:
+                self._thread.submit(self._rank.masters.forget)  # after the part that still runs
+                self._step = _Step()
+                raise
+            return merge(metrics)
+
+    def _count(self, added: Added) -> None:
+        self._step.tokens += added.tokens
+        self._step.parts += 1
+        self._step.spoilt += added.spoilt
+
+    async def step(self) -> StepResult:
+        """Apply what was accumulated, or skip it whole, and forget it.
+
+        Raises: NonFinite: this was the last of `max_skipped_steps` non-finite steps in a row.
+        """
+        async with self._lock:
+            step, self._step = self._step, _Step()
+            gradient = await self._run(self._rank.masters.gradient) if step.tokens else Gradient(0)
+            is_finite = not step.spoilt and not gradient.bad
+            if step.tokens and is_finite:
+                return await self._apply(gradient)
+            await self._run(self._rank.masters.forget)
+            return self._skip(step, gradient, is_finite=is_finite)
+
+    async def _apply(self, gradient: Gradient) -> StepResult:
+        applied = self._progress.applied
+        rate = learning_rate(self._config, applied=applied, total_steps=self._total_steps)
+        await self._run(self._rank.masters.apply, gradient.norm, rate)
+        self._progress = attrs.evolve(self._progress, applied=applied + 1, skipped_in_row=0)
+        self._release()
+        clipped = bool(self._config.clip_norm) and gradient.norm > self._config.clip_norm
+        return StepResult(
+            applied=True,
+            metrics={
+                "train/gradient_norm": mean_of(gradient.norm, 1),
+                "train/clipped_steps": total(clipped),
+                "train/learning_rate": latest(rate),
+                "train/skipped_steps": total(0),
+            },
+        )
+
+    def _skip(self, step: _Step, gradient: Gradient, *, is_finite: bool) -> StepResult:
+        self._release()
+        in_row = self._progress.skipped_in_row + (0 if is_finite else 1)
+        skipped = self._progress.skipped + 1
+        self._progress = attrs.evolve(self._progress, skipped=skipped, skipped_in_row=in_row)
+        cause = "no token was trained" if is_finite else _blame(step, gradient)
+        _log.warning(
+            "optimizer step after %d applied ones skipped: %s", self._progress.applied, cause
+        )
+        if not is_finite and in_row >= self._config.max_skipped_steps:
+            raise NonFinite(
+                f"{in_row} optimizer steps in a row were not finite, the last because {cause};"
+                " the weights are those of the last applied step. Look at these samples, lower the"
+                " learning rate, or raise max_skipped_steps"
+            )
+        metrics: dict[str, Measure] = {"train/skipped_steps": total(1)}
+        return StepResult(applied=False, metrics=metrics, cause=cause)
+
+    async def publish(self) -> int:
+        """Count the present weights as the next policy version."""
+        async with self._lock:
+            version = self._progress.version + 1
+            self._progress = attrs.evolve(self._progress, version=version)
+            return version
+
+    # ---- files ----
+
+    async def save(self, folder: Path) -> None:
+        """Write weights, optimizer state and counts. Raises WrongBatch: gradients are pending."""
+        async with self._lock:
+            if self._step.tokens:
+                raise WrongBatch("a save in the middle of an optimizer step: call step() first")
+            base = await self._base_digest()
+            await self._run(checkpoint.write, folder, self._rank.masters, self._progress, base=base)
+
+    async def load(self, folder: Path) -> None:
+        """Restore what `save` wrote; pending gradients are forgotten."""
+        async with self._lock:
+            base = await self._base_digest()
+            self._progress = await self._run(checkpoint.read, folder, self._rank.masters, base=base)
+            self._step = _Step()
+
+    async def _base_digest(self) -> str:
+        if self._base is None:
+            self._base = await self._run(self._rank.base_digest)
+        return self._base
+
+    async def export(self, folder: Path) -> None:
+        """Write a Hugging Face model folder, adapters merged, with the tokenizer."""
+        async with self._lock:
+            await self._run(export_policy, self._policy, folder)
+            await self._run(self._tokenizer.save, folder)
+
+    async def close(self) -> None:
+        """Let the thread end and free gradients."""
+        if not self._closed:
+            self._closed = True
+            await asyncio.to_thread(self._thread.shutdown)
+            self._rank.close()
+
+    # ---- rows ----
+
+    def _split(self, rows: Sequences, *, keep_groups: bool) -> list[list[int]]:
+        return split_rows(
+            rows,
+            budget=self._config.micro_tokens,
+            share_prompts=self._rank.packs,
+            keep_groups=keep_groups,
+        )
+
+    def _part(self, rows: Sequences, names: frozenset[str]) -> Part:
+        return Part(rows, self._columns(rows, names | _INPUTS))
+
+    def _columns(self, rows: Sequences, names: frozenset[str]) -> dict[str, Tensor]:
+        """Token columns by name: spread over a row's tokens where the driver made them (`advantage`
+        of an outcome estimator), else from the store."""
+        declared = rows.schema.tokens
+        spread = {
+            name: torch.repeat_interleave(rows[name], rows.lengths, dim=0)
+            for name in names
+            if name in rows and name in declared and rows[name].dtype is declared[name].dtype
+        }
+        stored = self._store.get(rows.ids, names - spread.keys())
+        return {**spread, **{name: stored[name] for name in stored.keys()}}
+
+
+def _blame(step: _Step, gradient: Gradient) -> str:
+    if step.spoilt:
+        some = ", ".join(map(str, step.spoilt[:8])) + (", ..." if len(step.spoilt) > 8 else "")
+        return f"the loss or its gradient is not finite for the samples {some}"
+    return f"the gradient of {gradient.bad} is not finite (norm {gradient.norm})"
+
+
+class _Reference:
+    """The model before training, as a scorer."""
+
+    def __init__(self, engine: FsdpEngine) -> None:
+        self._engine = engine
+
+    async def score(self, rows: Sequences, columns: Collection[str]) -> Metrics:
+        """Write `reference` for the rows."""
+        return await self._engine.score_reference(rows, columns)

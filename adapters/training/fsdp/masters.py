@@ -1,0 +1,155 @@
+"""Single precision masters, gradient accumulators and AdamW of a policy's trainable weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import attrs
+import torch
+from torch import Tensor
+
+from hexpo.adapters.models.policy import Policy
+from hexpo.adapters.training.fsdp.config import Config
+from hexpo.domain.errors import CheckpointError
+
+
+@attrs.frozen
+class Gradient:
+    """What was accumulated, as a whole."""
+
+    norm: float
+    """Before clipping."""
+    bad: str = ""
+    """The first weight with a non-finite gradient."""
+
+
+class Masters:
+    """Where working weights are stored in fewer bits, masters and accumulators are fp32 tensors of
+    their own: each gradient is added as backward makes it, and freed. Else they are the weights.
+    """
+
+    def __init__(self, policy: Policy, config: Config) -> None:
+        self._clip = config.clip_norm
+        trained = [
+            (name, parameter)
+            for name, parameter in policy.module.named_parameters()
+            if parameter.requires_grad
+        ]
+        self.names = [name for name, _ in trained]
+        self._working = [parameter for _, parameter in trained]
+        self._masters = [
+            parameter
+            if parameter.dtype == torch.float32
+            else torch.nn.Parameter(parameter.detach().float())
+            for parameter in self._working
+        ]
+        self._hooks = []
+        for master, working in zip(self._masters, self._working, strict=True):
+            master.grad = torch.zeros_like(master)
+            if master is not working:
+                self._hooks.append(working.register_post_accumulate_grad_hook(_adder(master)))
+        self.optimizer = torch.optim.AdamW(
+            self._decay_groups(config.weight_decay),
+            lr=config.learning_rate,
+            betas=(config.beta_gradient, config.beta_square),
+            eps=config.epsilon,
+            fused=True,
+        )
+
+    def _decay_groups(self, weight_decay: float) -> list[dict[str, object]]:
+        matrices = [master for master in self._masters if master.dim() > 1]
+        others = [master for master in self._masters if master.dim() <= 1]
+        groups = ((matrices, weight_decay), (others, 0.0))
+        return [{"params": list_, "weight_decay": decay} for list_, decay in groups if list_]
+
+    @property
+    def _gradients(self) -> list[Tensor]:
+        return [master.grad for master in self._masters if master.grad is not None]
+
+    def gradient(self) -> Gradient:
+        """The norm of what was accumulated, and who spoilt it."""
+        norms = torch.stack(torch._foreach_norm(self._gradients))
+        norm = float(torch.linalg.vector_norm(norms))
+        if math.isfinite(norm):
+            return Gradient(norm)
+        bad = (~norms.isfinite()).nonzero()
+        return Gradient(norm, self.names[int(bad[0])] if len(bad) else "the norm of all weights")
+
+    def apply(self, norm: float, learning_rate: float) -> None:
+        """Clip, step, round to the working weights, forget the gradients."""
+        with torch.no_grad():
+            if self._clip and norm > self._clip:
+                torch._foreach_mul_(self._gradients, self._clip / norm)
+            for group in self.optimizer.param_groups:
+                group["lr"] = learning_rate
+            self.optimizer.step()
+        self._publish()
+        self.forget()
+
+    def _publish(self) -> None:
+        pairs = [
+            (working.data, master.data)
+            for working, master in zip(self._working, self._masters, strict=True)
+            if working is not master
+        ]
+        if pairs:
+            torch._foreach_copy_([to for to, _ in pairs], [source for _, source in pairs])
+
+    def forget(self) -> None:
+        """Gradients back to zero, whatever they hold."""
+        torch._foreach_zero_(self._gradients)
+
+    def close(self) -> None:
+        """Leave the policy as an ordinary model."""
+        for hook in self._hooks:
+            hook.remove()
+        for parameter in (*self._working, *self._masters):
+            parameter.grad = None
+
+    def weights(self) -> dict[str, Tensor]:
+        """Masters by name: live tensors."""
+        return {
+            name: master.detach() for name, master in zip(self.names, self._masters, strict=True)
+        }
+
+    def moments(self) -> dict[str, Tensor]:
+        """AdamW's two means and step count of each weight: live tensors; none before a step."""
+        found = {}
+        for name, master in zip(self.names, self._masters, strict=True):
+            for key, value in self.optimizer.state.get(master, {}).items():
+                found[f"{key}.{name}"] = value
+        return found
+
+    def restore(self, weights: Mapping[str, Tensor], moments: Mapping[str, Tensor]) -> None:
+        """Take over what `weights` and `moments` gave, by copy. Raises CheckpointError: a name or
+        a shape misfits; nothing is changed then."""
+        shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+        wanted = {name: tuple(tensor.shape) for name, tensor in self.weights().items()}
+        if shapes != wanted:
+            differing = sorted(dict(shapes.items() ^ wanted.items()))
+            raise CheckpointError(
+                f"the checkpoint's weights are not this model's: {len(differing)} differ in name or"
+                f" shape, such as {differing[0]}"
+            )
+        keys = ("step", "exp_avg", "exp_avg_sq")
+        if moments and set(moments) != {f"{key}.{name}" for key in keys for name in self.names}:
+            raise CheckpointError("the checkpoint's optimizer state is not that of its weights")
+        self.optimizer.state.clear()
+        with torch.no_grad():
+            for name, master in zip(self.names, self._masters, strict=True):
+                master.copy_(weights[name])
+                if moments:
+                    state = {key: moments[f"{key}.{name}"].clone() for key in keys}
+                    self.optimizer.state[master] = state
+        self._publish()
+        self.forget()
+
+
+def _adder(master: Tensor):  # type: ignore[no-untyped-def]
+    def add(working: Tensor) -> None:
+        if master.grad is not None and working.grad is not None:
+            master.grad.add_(working.grad)
+        working.grad = None
+
+    return add

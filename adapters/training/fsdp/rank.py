@@ -1,0 +1,233 @@
+"""One rank's own work, without a process group and without waiting: forward, backward, step."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+
+import attrs
+import torch
+from torch import Tensor
+
+from hexpo.adapters.models.families import (
+    Forward,
+    Packing,
+    forward_of,
+    kernels_for,
+    require_plain_head,
+    runs_packed,
+)
+from hexpo.adapters.models.head import Head, gradients_of
+from hexpo.adapters.models.layout import Rows
+from hexpo.adapters.models.lora import attach, dropping_out, without_adapters
+from hexpo.adapters.models.policy import Policy, digest_of
+from hexpo.adapters.training.fsdp.config import Config
+from hexpo.adapters.training.fsdp.masters import Masters
+from hexpo.domain.batch import Sequences
+from hexpo.domain.errors import Unsupported, WrongBatch
+from hexpo.domain.metrics import Measure, mean_of, merge, total
+from hexpo.domain.objective import Objective
+from hexpo.domain.seeds import seed_for
+
+
+@attrs.frozen(eq=False)
+class Part:
+    """Rows of one micro-batch and their token columns, (T, ...) each."""
+
+    sequences: Sequences
+    columns: Mapping[str, Tensor]
+
+    def rows(self, selected_T: Tensor) -> Rows:
+        """What the model is asked. Raises WrongBatch: a row's first token is selected."""
+        lengths = self.sequences.lengths
+        first_T = torch.zeros_like(selected_T)
+        first_T[(lengths.cumsum(0) - lengths)[lengths > 0]] = True
+        if bool((first_T & selected_T).any()):
+            raise WrongBatch(
+                "the first token of a row is marked as trained, but nothing predicts it; mark"
+                " tokens after the prompt only"
+            )
+        zeros = torch.zeros_like(lengths)
+        return Rows(
+            tokens_T=self.columns["token"],
+            positions_T=self.columns["position"],
+            lengths_S=lengths,
+            prompt_lengths_S=self._column("prompt_length", zeros),
+            groups_S=self._column("group", self.sequences.ids),
+            selected_T=selected_T,
+        )
+
+    def _column(self, name: str, otherwise: Tensor) -> Tensor:
+        return self.sequences[name] if name in self.sequences else otherwise
+
+
+@attrs.frozen
+class Added:
+    """What one micro-batch gave."""
+
+    metrics: Mapping[str, Measure]
+    tokens: int
+    """Tokens whose loss was taken."""
+    spoilt: tuple[int, ...] = ()
+    """Ids of rows whose loss or gradient is not finite: nothing of the part was added."""
+
+
+class _Model:
+    """A policy with the way it runs and its head."""
+
+    def __init__(self, policy: Policy, config: Config, *, temperature: float) -> None:
+        kernels = kernels_for(policy, native=config.native_kernels)
+        self.forward: Forward = forward_of(
+            policy,
+            kernels,
+            packing=config.packing,
+            checkpointing=config.activation_checkpointing,
+        )
+        self.head = Head(
+            weight_VH=require_plain_head(policy),
+            kernels=kernels,
+            temperature=temperature,
+            chunk=config.head_tokens,
+        )
+
+
+class Rank:
+    """The compute of the engine in one process; every call blocks."""
+
+    def __init__(self, policy: Policy, config: Config, *, temperature: float, seed: int) -> None:
+        self._policy, self._config, self._seed = policy, config, seed
+        self._reference: _Model | None = None
+        if config.reference and config.lora is None:
+            frozen = Policy(copy.deepcopy(policy.module), precision=policy.precision)
+            frozen.module.requires_grad_(requires_grad=False)
+            self._reference = _Model(frozen, config, temperature=temperature)
+        if config.lora is not None:
+            attach(policy, config.lora)
+        else:
+            policy.module.requires_grad_(requires_grad=True)
+        policy.module.eval()
+        self._model = _Model(policy, config, temperature=temperature)
+        self.masters = Masters(policy, config)
+        self.packs = config.packing is not Packing.PADDED and runs_packed(policy)
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether the model before training can be asked."""
+        return self._reference is not None or self._config.lora is not None
+
+    def accumulate(self, part: Part, objective: Objective, *, draw: tuple[int, int]) -> Added:
+        """Add the gradient of a part, or nothing where it is not finite.
+
+        Args: draw: applied steps and number of the part in its step: names the dropout's noise.
+        """
+        masks = [part.columns[term.mask] for term in objective.terms]
+        selected_T = torch.stack(masks).any(0)
+        rows = part.rows(selected_T)
+        if not bool(selected_T.any()):
+            return Added({}, 0)
+        owner_T = torch.repeat_interleave(part.sequences.lengths)
+        columns = {name: column[selected_T] for name, column in part.columns.items()}
+        columns["owner"] = owner_T[selected_T]
+        evaluation = _Evaluation(objective, part.sequences, columns)
+        with self._noise(draw):
+            hidden_MH = self._model.forward.hidden(rows)
+            if objective.separable:
+                loss, pulls = self._model.head.one_pass(hidden_MH, rows.labels, evaluation)
+            else:
+                measured = self._model.head.two_pass(hidden_MH, rows.labels)
+                loss = evaluation(slice(None), *measured)
+                pulls = gradients_of(loss, list(measured))
+            spoilt = _spoilt(loss, pulls, columns["owner"], part.sequences.ids)
+            if not spoilt:
+                if objective.separable:
+                    loss.backward()  # type: ignore[no-untyped-call]
+                else:
+                    torch.autograd.backward(measured, pulls.unbind())
+        return Added(evaluation.metrics(), len(rows.labels), spoilt)
+
+    @contextmanager
+    def _noise(self, draw: tuple[int, int]) -> Iterator[None]:
+        lora = self._config.lora
+        if lora is None or not lora.dropout:
+            yield
+            return
+        with ExitStack() as stack:
+            stack.enter_context(torch.random.fork_rng(devices=[]))
+            stack.enter_context(dropping_out(self._policy))
+            torch.manual_seed(seed_for(self._seed, "dropout", *draw))
+            yield
+
+    def score(self, part: Part, *, reference: bool = False) -> tuple[Tensor, Tensor]:
+        """(T,) fp32 log-probs and entropies of sampled tokens, 0 elsewhere."""
+        selected_T = part.columns["action"]
+        rows = part.rows(selected_T)
+        policy_T, entropy_T = torch.zeros(2, len(selected_T)).unbind()
+        if bool(selected_T.any()):
+            with torch.no_grad(), self._as_reference(on=reference) as model:
+                measured = model.head.measure(model.forward.hidden(rows), rows.labels)
+            policy_T[selected_T], entropy_T[selected_T] = measured
+        return policy_T, entropy_T
+
+    @contextmanager
+    def _as_reference(self, *, on: bool) -> Iterator[_Model]:
+        if not on:
+            yield self._model
+        elif self._reference is not None:
+            yield self._reference
+        elif self._config.lora is not None:
+            with without_adapters(self._policy):
+                yield self._model
+        else:
+            raise Unsupported(
+                'no reference is kept: set `reference = true` to use view("reference")'
+            )
+
+    def base_digest(self) -> str:
+        """A hash of the weights that are not trained; that of nothing without adapters."""
+        frozen = {
+            name: parameter
+            for name, parameter in self._policy.module.named_parameters()
+            if not parameter.requires_grad
+        }
+        return digest_of(frozen)
+
+    def close(self) -> None:
+        """Free gradients; the policy stays usable."""
+        self.masters.close()
+
+
+class _Evaluation:
+    """The objective on slices of a part's selected tokens, with the metrics of all of them."""
+
+    def __init__(
+        self, objective: Objective, sequences: Sequences, columns: Mapping[str, Tensor]
+    ) -> None:
+        self._objective, self._sequences, self._columns = objective, sequences, columns
+        self._metrics: list[Mapping[str, Measure]] = []
+
+    def __call__(self, span: slice, policy_N: Tensor, entropy_N: Tensor) -> Tensor:
+        columns = {name: column[span] for name, column in self._columns.items()}
+        columns["policy"], columns["entropy"] = policy_N, entropy_N
+        loss, metrics = self._objective.evaluate(columns, self._sequences)
+        count = policy_N.numel()
+        own = {
+            "train/entropy": mean_of(float(entropy_N.detach().sum()), count),
+            "train/tokens": total(count),
+        }
+        if "behaviour" in columns:
+            gap = (policy_N.detach() - columns["behaviour"]).abs()
+            own["train/behaviour_gap"] = mean_of(float(gap.sum()), count)
+        self._metrics.append({**metrics, **own})
+        return loss
+
+    def metrics(self) -> dict[str, Measure]:
+        return merge(self._metrics)
+
+
+def _spoilt(loss: Tensor, pulls: Tensor, owner_M: Tensor, ids: Tensor) -> tuple[int, ...]:
+    """Ids of rows with a non-finite pull; of all rows where only the loss shows it."""
+    bad_M = ~pulls.isfinite().all(0)
+    if bool(bad_M.any()):
+        return tuple(ids[owner_M[bad_M].unique()].tolist())
+    return () if bool(loss.detach().isfinite()) else tuple(ids.tolist())

@@ -1,0 +1,158 @@
+"""`hexpo`: commands, and how errors and Ctrl-C end them.
+
+This module is read at each start, so it imports nothing that takes time: each command imports what
+it needs when it runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+from cyclopts import App, CycloptsError, Parameter
+
+from hexpo import __version__
+from hexpo.domain.errors import EngineFailed, HexpoError, NonFinite, RewardUnavailable
+
+USER_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
+"""Exit codes: something to correct, something that broke, Ctrl-C."""
+
+app = App(
+    name="hexpo",
+    help="Post-training of language models: reinforcement learning and distillation.",
+    version=__version__,
+    result_action="return_value",
+)
+
+Config = Annotated[str, Parameter(help="A YAML file.")]
+Overrides = Annotated[str, Parameter(help="`section.key=value`, any number of them.")]
+RunName = Annotated[str, Parameter(help="A run's folder, or its name below `--runs`.")]
+RunsFolder = Annotated[str, Parameter(name="--runs", help="Folder of all runs.")]
+
+
+@app.command
+def train(
+    config: Config | None = None,
+    *overrides: Overrides,
+    resume: Annotated[
+        str | None, Parameter(help="Go on with this run, from its newest checkpoint.")
+    ] = None,
+    runs: RunsFolder = "runs",
+) -> int:
+    """Train a policy, and show answers before and after."""
+    from hexpo.entrypoints.cli import training
+
+    return training.train(config, overrides, resume=resume, parent=runs)
+
+
+@app.command
+def evaluate(target: RunName, *overrides: Overrides, runs: RunsFolder = "runs") -> int:
+    """Measure held-out prompts with a run's newest checkpoint, or with a configuration's model."""
+    from hexpo.entrypoints.cli import training
+
+    return training.evaluate(target, overrides, parent=runs)
+
+
+@app.command
+def chat(run: RunName, *overrides: Overrides, runs: RunsFolder = "runs") -> int:
+    """Talk to a run's newest checkpoint."""
+    from hexpo.entrypoints.cli import talking
+
+    return talking.chat(run, overrides, parent=runs)
+
+
+@app.command
+def export(run: RunName, folder: str, /, *overrides: Overrides, runs: RunsFolder = "runs") -> int:
+    """Write a run's newest checkpoint as a Hugging Face model folder."""
+    from hexpo.entrypoints.cli import talking
+
+    return talking.export(run, folder, overrides, parent=runs)
+
+
+@app.command
+def plan(config: Config, *overrides: Overrides) -> int:
+    """Resolve and check a configuration, and show what it means in numbers. Loads no model."""
+    from hexpo.entrypoints.cli import looking
+
+    return looking.plan(config, overrides)
+
+
+@app.command
+def doctor() -> int:
+    """Show what this machine and this installation can do."""
+    from hexpo.entrypoints.cli import looking
+
+    return looking.doctor()
+
+
+@app.command(name="runs")
+def list_runs(folder: Annotated[str, Parameter(help="Folder of all runs.")] = "runs") -> int:
+    """List run folders, newest first."""
+    from hexpo.entrypoints.cli import looking
+
+    return looking.runs(folder)
+
+
+@app.command
+def algorithms(
+    kind: Annotated[str | None, Parameter(help="One kind only, or one name.")] = None,
+) -> int:
+    """List estimators, losses and the rest: formula, options, source."""
+    from hexpo.entrypoints.cli import looking
+
+    return looking.algorithms(kind)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command and exit with its code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    sys.exit(run(given))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command: its exit code, after one clear message if it failed."""
+    debug = "--debug" in arguments
+    rest = [argument for argument in arguments if argument != "--debug"]
+    logging.basicConfig(
+        level=logging.DEBUG if debug else logging.WARNING,
+        format="%(levelname)s %(name)s: %(message)s",
+    )
+    try:
+        code = app(rest, exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        return _say(str(error), USER_ERROR)
+    except KeyboardInterrupt:
+        return _say("interrupted", INTERRUPTED)
+    except (EngineFailed, NonFinite, RewardUnavailable) as error:
+        _trace(error.__cause__ if not debug else error)
+        return _say(str(error), FAILURE)
+    except HexpoError as error:
+        if debug:
+            _trace(error)
+        return _say(str(error), USER_ERROR)
+    return code if isinstance(code, int) else 0
+
+
+def _say(message: str, code: int) -> int:
+    from rich.console import Console
+
+    Console(stderr=True, highlight=False, soft_wrap=True).print(
+        f"[bold red]error:[/] {_plain(message)}" if code != INTERRUPTED else message
+    )
+    return code
+
+
+def _plain(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def _trace(error: BaseException | None) -> None:
+    """The traceback of a failure: that of the engine itself, not of who noticed it."""
+    import traceback
+
+    if error is not None:
+        sys.stderr.write("".join(traceback.format_exception(error)))

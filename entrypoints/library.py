@@ -1,0 +1,222 @@
+"""hexpo from Python: build a run, change its parts, train it, get its numbers back.
+
+    run = build("addition.yaml", "run.steps=20")
+    run.container.reward.override(my_reward)  # any provider, on this run only
+    report = run.train()
+    report.history[-1]["reward/mean"]
+
+Nothing is loaded before a method needs it, and nothing global is changed: two runs may live in one
+process, one after the other or side by side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hexpo.application.chat import Conversation
+from hexpo.application.evaluate import EvaluationReport
+from hexpo.application.export import ENGINE, export
+from hexpo.application.train import RunReport
+from hexpo.domain.errors import ConfigurationError
+from hexpo.infrastructure import runs
+from hexpo.infrastructure.config import check
+from hexpo.infrastructure.config.load import Resolved, load, write
+from hexpo.infrastructure.config.schema import RunConfig
+from hexpo.infrastructure.config.structure import plain
+from hexpo.infrastructure.container import Container, container_of
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+Source = RunConfig | Path | str | Mapping[str, Any]
+"""A typed configuration, a YAML file, or its content."""
+
+
+class Run:
+    """One run: its configuration, its container, and what can be done with it."""
+
+    def __init__(self, resolved: Resolved, folder: Path, *, console: object = None) -> None:
+        self.resolved = resolved
+        self.folder = folder
+        self.container: Container = container_of(resolved.config, folder, console=console)
+        self._stop_asked = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def config(self) -> RunConfig:
+        """What the run is made from."""
+        return self.resolved.config
+
+    def train(self) -> RunReport:
+        """Train to the end, from the newest checkpoint if there is one. See `train_async`."""
+        return _block(self.train_async())
+
+    def evaluate(self) -> EvaluationReport:
+        """Measure held-out prompts. See `evaluate_async`."""
+        return _block(self.evaluate_async())
+
+    def export(self, folder: Path | str) -> int:
+        """Write the newest checkpoint as a model folder; returns its step."""
+        return _block(self.export_async(Path(folder)))
+
+    def stop(self) -> None:
+        """End training after the step that is being trained, and save. From any thread."""
+        self._stop_asked = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self.container.trainer().stop)
+
+    async def train_async(self) -> RunReport:
+        """Train, leave a whole run folder behind, and free everything.
+
+        Returns: metrics of every step of this process, and the first and last evaluation.
+        Raises: ConfigurationError, MissingExtra, DataError, ModelError: before the first step.
+            Whatever failed first, as it was raised.
+        """
+        self._prepare_folder()
+        runs.mark(self.folder, runs.State.RUNNING, steps=self.config.run.steps)
+        try:
+            self._fail_early()
+            trainer = self.container.trainer()
+            self._loop = asyncio.get_running_loop()
+            if self._stop_asked:
+                trainer.stop()
+            report: RunReport = await trainer.run()
+        except BaseException as error:
+            is_stop = isinstance(error, KeyboardInterrupt | asyncio.CancelledError)
+            state = runs.State.INTERRUPTED if is_stop else runs.State.FAILED
+            runs.mark(self.folder, state, error=f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            self._loop = None
+            await self.container.opened().close()
+        runs.mark(self.folder, runs.State.FINISHED if report.finished else runs.State.INTERRUPTED)
+        return report
+
+    async def evaluate_async(self) -> EvaluationReport:
+        """Measure held-out prompts with the newest checkpoint, or with the model as it is.
+
+        Raises: ConfigurationError: the run has no held-out prompts.
+        """
+        if self.config.data.evaluation is None:
+            raise ConfigurationError(
+                "this configuration has no held-out prompts; set data.evaluation.kind and its"
+                " options"
+            )
+        try:
+            self._fail_early()
+            await self._load_newest()
+            evaluator = self.container.evaluator()
+            report: EvaluationReport = await evaluator.run(self.container.tracker())
+            return report
+        finally:
+            await self.container.opened().close()
+
+    async def export_async(self, folder: Path) -> int:
+        """Write the newest checkpoint as a Hugging Face folder; returns its step.
+
+        Raises: CheckpointError: there is none.
+        """
+        try:
+            return await export(
+                folder,
+                engine=self.container.training(),
+                tokenizer=self.container.tokenizer(),
+                checkpoints=self.container.checkpoints(),
+            )
+        finally:
+            await self.container.opened().close()
+
+    async def open_conversation(self) -> Conversation:
+        """Load the newest checkpoint and start a dialogue. Call `close` in the end."""
+        await self._load_newest()
+        return Conversation(
+            self.container.rollout(),
+            self.container.tokenizer(),
+            sampling=self.container.evaluation_sampling(),
+            seed=self.config.run.seed,
+        )
+
+    async def close(self) -> None:
+        """Free what `open_conversation` made."""
+        await self.container.opened().close()
+
+    def _prepare_folder(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write(self.config, self.folder / runs.CONFIG)
+
+    def _fail_early(self) -> None:
+        """Make what is cheap and can be wrong before anything is loaded."""
+        self.container.train_prompts()
+        self.container.held_out_prompts()
+        self.container.reward()
+
+    async def _load_newest(self) -> None:
+        checkpoint = await self.container.checkpoints().latest()
+        if checkpoint is None:
+            return
+        engine, rollout = self.container.training(), self.container.rollout()
+        await engine.load(checkpoint.folder / ENGINE)
+        log.info("loaded the checkpoint of step %d", checkpoint.step)
+        version = await engine.publish()
+        await rollout.pause(self.config.asynchrony.on_update)
+        await self.container.transfer().transfer(version)
+        await rollout.resume()
+
+
+def build(
+    config: Source,
+    *overrides: str,
+    folder: Path | str | None = None,
+    console: object = None,
+) -> Run:
+    """A run that is ready to train: resolved, checked, and composed; nothing is loaded.
+
+    Args: config: see `Source`. overrides: `section.key=value`, values in YAML.
+        folder: the run's folder; None makes a new one below `run.folder`.
+        console: a rich console for what shows progress.
+    Raises: ConfigurationError: every conflict at once.
+    """
+    resolved = resolve(config, *overrides)
+    check.require_sound(resolved.config)
+    section = resolved.config.run
+    home = Path(folder) if folder else runs.create(Path(section.folder), section.name)
+    return Run(resolved, home, console=console)
+
+
+def resume(
+    run: Path | str,
+    *overrides: str,
+    parent: Path | str = "runs",
+    console: object = None,
+) -> Run:
+    """A run that goes on in its own folder, from its newest checkpoint.
+
+    Args: run: its folder, or its name below `parent`. overrides: on top of its configuration.
+    Raises: ConfigurationError: there is no such run, or an override does not fit.
+    """
+    folder = runs.find(run, parent=Path(parent))
+    return build(folder / runs.CONFIG, *overrides, folder=folder, console=console)
+
+
+def resolve(config: Source, *overrides: str) -> Resolved:
+    """A configuration with all defaults, and where each value came from; checks only types."""
+    source = plain(config) if isinstance(config, RunConfig) else config
+    return load(source, overrides=overrides)
+
+
+def _block(work: Coroutine[Any, Any, T]) -> T:
+    """Run to the end from ordinary code. Raises ConfigurationError inside a running loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    work.close()
+    raise ConfigurationError(
+        "this thread has a running event loop (a notebook, a server); await the method that ends"
+        " in _async instead"
+    )

@@ -1,0 +1,98 @@
+"""The composition root: which part needs which. The only module that knows the container library.
+
+An embedding application overrides a provider of a container *instance*, never of the class:
+
+    run.container.reward.override(my_reward)
+
+Every provider makes its part once, when it is first asked for; an overridden part, and what only
+it needs, is never made.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dependency_injector import containers, providers
+
+from hexpo.infrastructure import parts
+from hexpo.infrastructure.config.algorithm import estimator_of, objective_of
+from hexpo.infrastructure.config.schema import RunConfig
+from hexpo.infrastructure.opened import Opened
+
+
+class Container(containers.DeclarativeContainer):
+    """A run in one process."""
+
+    config = providers.Dependency(instance_of=RunConfig)
+    """What the run is made from."""
+    folder = providers.Dependency(instance_of=Path)
+    """The run's folder."""
+    console: providers.Provider[object] = providers.Object(None)
+    """A rich console for trackers that show something; None: standard output."""
+
+    opened = providers.Singleton(Opened)
+    """What has to be closed."""
+
+    # What is optimised
+    objective = providers.Singleton(objective_of, config)
+    estimator = providers.Singleton(estimator_of, config)
+
+    columns = providers.Singleton(parts.columns_read, objective, estimator)
+
+    # Prompts and graders, which fail early and cheaply
+    train_prompts = providers.Singleton(parts.make_source, config, config.provided.data.train)
+    held_out_prompts = providers.Singleton(
+        parts.make_source, config, config.provided.data.evaluation
+    )
+    reward = providers.Singleton(parts.make_reward, config, opened)
+
+    # Technology
+    platform = providers.Singleton(parts.make_platform, config)
+    tokenizer = providers.Singleton(parts.make_tokenizer, config)
+    policy = providers.Singleton(parts.make_policy, config, platform)
+    store = providers.Singleton(parts.make_store)
+    rollout = providers.Singleton(parts.make_rollout, config, policy, tokenizer, opened)
+    training = providers.Singleton(
+        parts.make_training, config, policy, store, tokenizer, platform, columns, opened
+    )
+    transfer = providers.Singleton(parts.make_transfer, rollout)
+    checkpoints = providers.Singleton(parts.make_checkpoints, config, folder)
+    tracker = providers.Singleton(parts.make_tracker, config, folder, console)
+
+    # Use cases
+    source = providers.Singleton(parts.fit_source, config, train_prompts, tokenizer)
+    held_out = providers.Singleton(parts.fit_source, config, held_out_prompts, tokenizer)
+    sampling = providers.Singleton(parts.training_sampling, config)
+    evaluation_sampling = providers.Singleton(parts.evaluation_sampling, config)
+    agent = providers.Singleton(parts.make_agent, config, rollout, tokenizer, sampling, "train")
+    evaluation_agent = providers.Singleton(
+        parts.make_agent, config, rollout, tokenizer, evaluation_sampling, "evaluate"
+    )
+    player = providers.Singleton(parts.make_player, config, agent, reward)
+    evaluation_player = providers.Singleton(parts.make_player, config, evaluation_agent, reward)
+    evaluator = providers.Singleton(
+        parts.make_evaluator, config, held_out, evaluation_player, rollout
+    )
+    rollouts = providers.Singleton(parts.make_rollouts, config, source, player)
+    scorers = providers.Singleton(parts.make_scorers, training, columns)
+    learner = providers.Singleton(
+        parts.make_learner, config, training, store, objective, estimator, scorers
+    )
+    trainer = providers.Singleton(
+        parts.make_trainer,
+        config,
+        rollouts=rollouts,
+        learner=learner,
+        rollout=rollout,
+        transfer=transfer,
+        checkpoints=checkpoints,
+        tracker=tracker,
+        evaluator=evaluator,
+    )
+
+
+def container_of(config: RunConfig, folder: Path, *, console: object = None) -> Container:
+    """A container of its own for one run."""
+    container = Container(config=config, folder=folder)
+    container.console.override(providers.Object(console))
+    return container

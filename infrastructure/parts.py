@@ -1,0 +1,310 @@
+"""How each part of a run is made from its configuration. The container says which needs which."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hexpo.adapters.models.loading import load_policy
+from hexpo.adapters.models.policy import Policy
+from hexpo.adapters.trackers.wire import FanOut
+from hexpo.application.agents import SingleTurn
+from hexpo.application.evaluate import Evaluator
+from hexpo.application.filtering import filter_by_length
+from hexpo.application.grading import Player, RetryPolicy
+from hexpo.application.learning import Learner, LearningSettings
+from hexpo.application.ports.agent import AgentLoop
+from hexpo.application.ports.checkpoints import CheckpointStore
+from hexpo.application.ports.platform import Platform
+from hexpo.application.ports.prompts import PromptSource
+from hexpo.application.ports.reward import RewardFunction
+from hexpo.application.ports.rollout import RolloutEngine
+from hexpo.application.ports.scorer import Scorer
+from hexpo.application.ports.store import RowStore
+from hexpo.application.ports.tokenizer import Tokenizer
+from hexpo.application.ports.tracker import Tracker
+from hexpo.application.ports.training import TrainingEngine
+from hexpo.application.ports.transfer import WeightTransfer
+from hexpo.application.rollouts import Rollouts
+from hexpo.application.train import Schedule, Trainer
+from hexpo.domain.estimators import Estimator
+from hexpo.domain.objective import Objective
+from hexpo.domain.sampling import Sampling
+from hexpo.domain.schedule import open_gate
+from hexpo.infrastructure import find
+from hexpo.infrastructure.config.algorithm import admission_plan, updates
+from hexpo.infrastructure.config.load import refuse
+from hexpo.infrastructure.config.schema import Adapter, RunConfig
+from hexpo.infrastructure.config.structure import structure
+from hexpo.infrastructure.opened import Opened
+from hexpo.infrastructure.runs import CHECKPOINTS
+
+log = logging.getLogger(__name__)
+
+
+def make(port: str, kind: str, options: Mapping[str, Any], **runtime: Any) -> Any:
+    """Build one adapter: its `Config` from `options`, and what only a run knows by name.
+
+    Raises: ConfigurationError: the options do not fit. Whatever the adapter's `build` raises.
+    """
+    module = find.adapter(port, kind)
+    of = find.config_type(port, kind)
+    if of is None:
+        return module.build(**runtime)
+    config, problems = structure(options, of, at=f"{port}/{kind} options")
+    if config is None:
+        raise refuse(problems)
+    return module.build(config, **runtime)
+
+
+def make_platform(config: RunConfig) -> Platform:
+    """The hardware, its running process prepared."""
+    platform: Platform = make("platform", config.platform.kind, config.platform.options)
+    platform.prepare()
+    return platform
+
+
+def make_policy(config: RunConfig, platform: Platform) -> Policy:
+    """The model that trainer and rollout share."""
+    return load_policy(config.model.path, precision=config.model.precision, device=platform.device)
+
+
+def make_tokenizer(config: RunConfig) -> Tokenizer:
+    """The model's own tokenizer."""
+    tokenizer: Tokenizer = make("tokenizers", "transformers", {}, reference=config.model.path)
+    return tokenizer
+
+
+def make_source(config: RunConfig, chosen: Adapter | None) -> PromptSource | None:
+    """Prompts as they are in the data set; None where none are configured."""
+    if chosen is None:
+        return None
+    source: PromptSource = make("prompts", chosen.kind, chosen.options, seed=config.run.seed)
+    return source
+
+
+def fit_source(
+    config: RunConfig, source: PromptSource | None, tokenizer: Tokenizer
+) -> PromptSource | None:
+    """The prompts that are short enough; says how many were left out."""
+    if source is None:
+        return None
+    filtered = filter_by_length(
+        source, tokenizer, limit=config.data.max_prompt_tokens, on_long=config.data.on_long
+    )
+    if filtered.dropped:
+        log.warning(
+            "%d of %d prompts are longer than data.max_prompt_tokens = %d and are left out,"
+            " first %s",
+            len(filtered.dropped),
+            len(filtered.dropped) + len(filtered.kept),
+            config.data.max_prompt_tokens,
+            filtered.dropped[0].id,
+        )
+    return filtered.kept
+
+
+def make_reward(config: RunConfig, opened: Opened) -> RewardFunction:
+    """The grader; its processes start with the first answer."""
+    reward: RewardFunction = make("rewards", config.reward.kind, config.reward.options)
+    return opened.keep(reward)
+
+
+def make_store() -> RowStore:
+    """Rows in this process's memory."""
+    store: RowStore = make("stores", "memory", {})
+    return store
+
+
+def make_rollout(
+    config: RunConfig, policy: Policy, tokenizer: Tokenizer, opened: Opened
+) -> RolloutEngine:
+    """The engine that generates."""
+    rollout: RolloutEngine = make(
+        "rollout", config.rollout.engine, config.rollout.options, policy=policy, tokenizer=tokenizer
+    )
+    return opened.keep(rollout)
+
+
+def make_training(
+    config: RunConfig,
+    policy: Policy,
+    store: RowStore,
+    tokenizer: Tokenizer,
+    platform: Platform,
+    columns: frozenset[str],
+    opened: Opened,
+) -> TrainingEngine:
+    """The engine that learns; it keeps the model before training if a column needs it."""
+    training: TrainingEngine = make(
+        "training",
+        config.training.backend,
+        config.training.options,
+        policy=policy,
+        store=store,
+        tokenizer=tokenizer,
+        temperature=config.rollout.temperature,
+        total_steps=updates(config) * config.run.steps,
+        seed=config.run.seed,
+        reference="reference" in columns,
+        release=platform.release,
+    )
+    return opened.keep(training)
+
+
+def make_transfer(rollout: RolloutEngine) -> WeightTransfer:
+    """Within one process the rollout reads the trainer's own weights."""
+    transfer: WeightTransfer = make("transfer", "shared", {}, rollout=rollout)
+    return transfer
+
+
+def make_checkpoints(config: RunConfig, folder: Path) -> CheckpointStore:
+    """Saves of this run."""
+    store: CheckpointStore = make(
+        "checkpoints", config.checkpoint.kind, config.checkpoint.options,
+        folder=folder / CHECKPOINTS,
+    )  # fmt: skip
+    return store
+
+
+def make_tracker(config: RunConfig, folder: Path, console: object) -> Tracker:
+    """All trackers as one."""
+    return FanOut(
+        [
+            make("trackers", one.kind, one.options, folder=folder, console=console)
+            for one in config.trackers
+        ]
+    )
+
+
+def training_sampling(config: RunConfig) -> Sampling:
+    """How answers are drawn in training."""
+    chosen = config.rollout
+    return Sampling(
+        max_new_tokens=chosen.max_new_tokens,
+        min_new_tokens=chosen.min_new_tokens,
+        temperature=chosen.temperature,
+        top_p=chosen.top_p,
+        top_k=chosen.top_k,
+        min_p=chosen.min_p,
+        stop_texts=chosen.stop_texts,
+    )
+
+
+def evaluation_sampling(config: RunConfig) -> Sampling:
+    """How answers are drawn in evaluations."""
+    chosen = config.evaluation
+    return Sampling(
+        max_new_tokens=chosen.max_new_tokens or config.rollout.max_new_tokens,
+        temperature=chosen.temperature,
+        top_p=chosen.top_p,
+        stop_texts=config.rollout.stop_texts,
+    )
+
+
+def make_agent(
+    config: RunConfig, rollout: RolloutEngine, tokenizer: Tokenizer, sampling: Sampling, stream: str
+) -> AgentLoop:
+    """How a prompt is played: one question, one answer."""
+    return SingleTurn(
+        rollout=rollout,
+        tokenizer=tokenizer,
+        sampling=sampling,
+        seed=config.run.seed,
+        stream=stream,
+    )
+
+
+def make_player(config: RunConfig, agent: AgentLoop, reward: RewardFunction) -> Player:
+    """Plays and grades tickets."""
+    policy = RetryPolicy(
+        retries=config.rollout.retries, deadline_seconds=config.rollout.deadline_seconds
+    )
+    return Player(agent, reward, policy=policy, give_up_after=3)
+
+
+def make_rollouts(config: RunConfig, source: PromptSource, player: Player) -> Rollouts:
+    """Keeps finished groups coming."""
+    gate = open_gate(admission_plan(config))
+    return Rollouts(source, player, gate, samples=config.rollout.samples)
+
+
+def columns_read(objective: Objective, estimator: Estimator) -> frozenset[str]:
+    """Token columns that anything in the run reads."""
+    return objective.token_columns | frozenset(estimator.needs.tokens)
+
+
+def make_scorers(engine: TrainingEngine, columns: frozenset[str]) -> dict[str, Scorer]:
+    """Who provides each stored column: the reference is a view of the trainer."""
+    scorers: dict[str, Scorer] = {"old": engine}
+    if "reference" in columns:
+        scorers["reference"] = engine.view("reference")
+    return scorers
+
+
+def make_learner(
+    config: RunConfig,
+    engine: TrainingEngine,
+    store: RowStore,
+    objective: Objective,
+    estimator: Estimator,
+    scorers: Mapping[str, Scorer],
+) -> Learner:
+    """Turns a batch into the next version."""
+    settings = LearningSettings(
+        updates=config.training.updates_per_batch,
+        passes=config.training.epochs_per_batch,
+        mask_cut=config.algorithm.mask_cut,
+    )
+    return Learner(
+        settings,
+        engine=engine,
+        store=store,
+        objective=objective,
+        estimator=estimator,
+        scorers=scorers,
+    )
+
+
+def make_evaluator(
+    config: RunConfig, source: PromptSource | None, player: Player, rollout: RolloutEngine
+) -> Evaluator | None:
+    """Measures held-out prompts; None where there are none."""
+    if source is None:
+        return None
+    chosen = config.evaluation
+    return Evaluator(source, player, rollout, samples=chosen.samples, ks=chosen.k or None)
+
+
+def make_trainer(
+    config: RunConfig,
+    *,
+    rollouts: Rollouts,
+    learner: Learner,
+    rollout: RolloutEngine,
+    transfer: WeightTransfer,
+    checkpoints: CheckpointStore,
+    tracker: Tracker,
+    evaluator: Evaluator | None,
+) -> Trainer:
+    """The loop."""
+    schedule = Schedule(
+        steps=config.run.steps,
+        groups_per_step=config.training.prompts_per_step,
+        on_update=config.asynchrony.on_update,
+        evaluate_every=config.evaluation.every,
+        evaluate_first=config.evaluation.before,
+        save_every=config.checkpoint.every,
+    )
+    return Trainer(
+        schedule,
+        rollouts=rollouts,
+        learner=learner,
+        rollout=rollout,
+        transfer=transfer,
+        checkpoints=checkpoints,
+        tracker=tracker,
+        evaluator=evaluator,
+    )
