@@ -17,7 +17,7 @@ import cattrs
 
 from hexpo.application.export import ENGINE
 from hexpo.application.ports.checkpoints import CheckpointStore
-from hexpo.application.ports.prompts import Position, PromptSource
+from hexpo.application.ports.prompts import Position
 from hexpo.application.ports.training import TrainingEngine
 from hexpo.application.rollouts import InFlight, Rollouts
 from hexpo.domain.errors import CheckpointError

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import attrs
+
 from hexpo.adapters.models.loading import load_policy
 from hexpo.adapters.models.policy import Policy
 from hexpo.adapters.trackers.wire import FanOut
@@ -35,6 +37,7 @@ from hexpo.domain.sampling import Sampling
 from hexpo.domain.schedule import open_gate
 from hexpo.infrastructure import find
 from hexpo.infrastructure.config.algorithm import admission_plan, updates
+from hexpo.infrastructure.config.capabilities import rollout_problems
 from hexpo.infrastructure.config.load import refuse
 from hexpo.infrastructure.config.schema import Adapter, RunConfig
 from hexpo.infrastructure.config.structure import structure
@@ -138,17 +141,20 @@ def make_training(
     opened: Opened,
 ) -> TrainingEngine:
     """The engine that learns; it keeps the model before training if a column needs it."""
+    backend, options = config.training.backend, config.training.options
+    of = find.config_type("training", backend)
+    if "reference" in columns and of is not None and "reference" in attrs.fields_dict(of):
+        options = {**options, "reference": True}  # the objective says who is needed, not the user
     training: TrainingEngine = make(
         "training",
-        config.training.backend,
-        config.training.options,
+        backend,
+        options,
         policy=policy,
         store=store,
         tokenizer=tokenizer,
         temperature=config.rollout.temperature,
         total_steps=updates(config) * config.run.steps,
         seed=config.run.seed,
-        reference="reference" in columns,
         release=platform.release,
     )
     return opened.keep(training)
@@ -289,7 +295,9 @@ def make_trainer(
     tracker: Tracker,
     evaluator: Evaluator | None,
 ) -> Trainer:
-    """The loop."""
+    """The loop. Raises ConfigurationError: the rollout engine cannot do what is asked of it."""
+    if unable := list(rollout_problems(config, rollout.capabilities)):
+        raise refuse(unable)
     schedule = Schedule(
         steps=config.run.steps,
         groups_per_step=config.training.prompts_per_step,

@@ -64,9 +64,9 @@ class SimulatedTraining:
 
     async def save(self, folder: Path) -> None:
         """Version and history."""
-        folder.mkdir(parents=True)
-        state = {"version": self._version, "trained": self.trained}
-        (folder / "state.json").write_text(json.dumps(state))
+        state = json.dumps({"version": self._version, "trained": self.trained})
+        await asyncio.to_thread(folder.mkdir, parents=True)
+        await asyncio.to_thread((folder / "state.json").write_text, state)
 
     async def load(self, folder: Path) -> None:
         """What `save` wrote."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from hexpo.domain.advantages.packed import Actions
-from hexpo.domain.advantages.whitening import Total, alone, whiten
+from hexpo.domain.advantages.whitening import Total, alone, whiten_slots
 from hexpo.domain.checks import require_above, require_within
 
 
@@ -44,7 +44,7 @@ def gae(
     advantage_BW = actions.suffix_sums(delta_BW, decay=gamma * lam)
     return_BW = advantage_BW + value_BW
     if whitened:
-        advantage_BW = whiten(advantage_BW, counts=actions.filled_BW, total=total)
+        advantage_BW = whiten_slots(advantage_BW, tokens=actions.count_S.sum(), total=total)
     return {"advantage": actions.put(advantage_BW), "return": actions.put(return_BW)}
 
 
@@ -79,5 +79,5 @@ def vapo(
     advantage_BW = actions.suffix_sums(delta_BW, decay=(gamma * lam_S).to(delta_BW.dtype))
     return_BW = actions.suffix_sums(delta_BW, decay=gamma) + value_BW
     if whitened:
-        advantage_BW = whiten(advantage_BW, counts=actions.filled_BW, total=total)
+        advantage_BW = whiten_slots(advantage_BW, tokens=actions.count_S.sum(), total=total)
     return {"advantage": actions.put(advantage_BW), "return": actions.put(return_BW)}

@@ -24,14 +24,12 @@ WIDTH = 32
 class Actions:
     """The action tokens of packed rows, in blocks."""
 
-    place_BW: Tensor
-    """int64 place of each slot's token among the T tokens; T in an empty slot."""
+    slot_T: Tensor
+    """int64 slot of each action token, blocks end to end; B W, one beyond, for other tokens."""
     row_B: Tensor
     """int64 place of each block's row."""
     count_S: Tensor
     """int64 action tokens of each row."""
-    tokens: int
-    """T."""
 
     @staticmethod
     def of(*, action_T: Tensor, owner_T: Tensor, scored_S: Tensor) -> Actions:
@@ -46,50 +44,44 @@ class Actions:
                 f"action is {action_T.dtype} {tuple(action_T.shape)}, and owner has the axes"
                 f" {tuple(owner_T.shape)}; action must be bool and both (T,)"
             )
-        rows, tokens = scored_S.shape[0], action_T.shape[0]
-        device = action_T.device
+        rows, device = scored_S.shape[0], action_T.device
         if not bool(scored_S.all()):
             action_T = action_T & scored_S[owner_T]
-        # Half the time of nonzero().
-        place_N = torch.arange(tokens, device=device).masked_select(action_T)
+        seen_T = action_T.cumsum(0)
         offsets = torch.searchsorted(owner_T, torch.arange(rows + 1, device=device))
-        bounds = torch.searchsorted(place_N, offsets)
-        count_S = bounds.diff()
+        before = torch.cat([seen_T.new_zeros(1), seen_T])[offsets]
+        count_S = before.diff()
         blocks_S = (count_S + WIDTH - 1) // WIDTH
         row_B = torch.repeat_interleave(blocks_S)
-        within_B = (
-            torch.arange(row_B.shape[0], device=device) - (blocks_S.cumsum(0) - blocks_S)[row_B]
-        )
-        slot_BW = (bounds[:-1][row_B] + within_B * WIDTH)[:, None] + torch.arange(
-            WIDTH, device=device
-        )
-        filled_BW = slot_BW < bounds[1:][row_B][:, None]
-        slot_BW = slot_BW.masked_fill_(~filled_BW, place_N.shape[0])
-        place_BW = torch.cat([place_N, place_N.new_tensor([tokens])])[slot_BW]
-        return Actions(place_BW, row_B, count_S, tokens)
+        # The n-th action token of a row lies in the n-th slot of the row's blocks.
+        shift_S = (blocks_S.cumsum(0) - blocks_S) * WIDTH - before[:-1] - 1
+        slot_T = shift_S.index_select(0, owner_T).add_(seen_T)
+        slot_T.masked_fill_(~action_T, row_B.shape[0] * WIDTH)
+        return Actions(slot_T, row_B, count_S)
 
     @property
     def filled_BW(self) -> Tensor:
         """(B, W) bool: slots that hold a token."""
-        return self.place_BW < self.tokens
+        return self.take(torch.ones_like(self.slot_T, dtype=torch.bool))
 
     def take(self, column_T: Tensor) -> Tensor:
         """(B, W) a token column at the action tokens; 0 in empty slots.
 
         Raises: WrongColumn: the column is not (T,).
         """
-        if column_T.shape != (self.tokens,):
+        if column_T.shape != self.slot_T.shape:
             raise WrongColumn(
-                f"a column has the axes {tuple(column_T.shape)}; action has ({self.tokens},)"
+                f"a column has the axes {tuple(column_T.shape)}; action has"
+                f" {tuple(self.slot_T.shape)}"
             )
-        padded = torch.cat([column_T, column_T.new_zeros(1)])
-        return padded.index_select(0, self.place_BW.flatten()).view(self.place_BW.shape)
+        slots = column_T.new_zeros(self.row_B.shape[0] * WIDTH + 1)
+        slots.scatter_(0, self.slot_T, column_T)
+        return slots[:-1].view(-1, WIDTH)
 
     def put(self, values_BW: Tensor) -> Tensor:
         """(T,) float32: values at their tokens, exactly 0 at every other one."""
-        out = torch.zeros(self.tokens + 1, device=values_BW.device)
-        out.scatter_(0, self.place_BW.flatten(), values_BW.float().flatten())
-        return out[:-1]
+        values = values_BW.float().flatten()
+        return torch.cat([values, values.new_zeros(1)]).index_select(0, self.slot_T)
 
     def following(self, values_BW: Tensor) -> Tensor:
         """(B, W) the value at the next action token of the row; 0 at its last one."""

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from hexpo.domain.advantages.groups import Groups
 from hexpo.domain.advantages.packed import Actions
-from hexpo.domain.advantages.whitening import Total, alone, whiten
+from hexpo.domain.advantages.whitening import Total, alone, whiten, whiten_slots
 from hexpo.domain.checks import require_within
 
 
@@ -37,7 +37,7 @@ def reinforce_plus_plus(
     return_BW = actions.suffix_sums(actions.take(reward_T), decay=gamma)
     advantage_BW = return_BW
     if whitened:
-        advantage_BW = whiten(return_BW, counts=actions.filled_BW, total=total)
+        advantage_BW = whiten_slots(return_BW, tokens=actions.count_S.sum(), total=total)
     return {"advantage": actions.put(advantage_BW), "return": actions.put(return_BW)}
 
 

@@ -43,12 +43,10 @@ def optimal_token_baseline(
     Source: verl's `optimal_token_baseline`.
     """
     actions = Actions.of(action_T=action_T, owner_T=owner_T, scored_S=scored_S)
-    first_B = torch.zeros_like(actions.row_B)
-    if actions.place_BW.numel():
-        starts_S = actions.place_BW.new_full(actions.count_S.shape, actions.tokens)
-        starts_S = starts_S.scatter_reduce(0, actions.row_B, actions.place_BW[:, 0], "amin")
-        first_B = starts_S[actions.row_B]
-    place_BW = actions.place_BW - first_B[:, None]
+    place_BW = actions.take(torch.arange(owner_T.shape[0], device=owner_T.device))
+    first_S = place_BW.new_full(actions.count_S.shape, owner_T.shape[0])
+    first_S = first_S.scatter_reduce(0, actions.row_B, place_BW[:, 0], "amin")
+    place_BW = place_BW - first_S[actions.row_B][:, None]
     weight_BW = _weights(actions, old_T, behaviour_T, squares_T, truncation)
     return _subtract(actions, reward_T, weight_BW, place_BW, scored_S=scored_S, group_S=group_S)
 

@@ -23,18 +23,41 @@ def whiten(
 
     (x - mean) / sqrt(var + epsilon), var unbiased; fewer than two tokens, or no spread, give 0
 
-    Args: values: any axes, floating, finite.
-        counts: the same axes, how many action tokens each value stands for; 0 for none.
+    Args: values: (S,) floating, finite, one a row.
+        counts: (S,) how many action tokens each value stands for; 0 for none.
         total: adds the sums over the parts of the step, where there are several.
-    Returns: the axes and dtype of `values`; exactly 0 where the count is 0.
+    Returns: (S,) in the dtype of `values`; exactly 0 where the count is 0.
     """
     counts = counts.to(values.dtype)
-    sums = torch.stack(
-        [counts.sum(dtype=torch.float64), (values * counts).sum(dtype=torch.float64)]
-    )
-    tokens, first = total(sums).unbind()
+    tokens, first = total(_pair(counts.sum(), (values * counts).sum())).unbind()
     centred = values - (first / tokens.clamp(min=1)).to(values.dtype)
     second = (centred.square() * counts).sum(dtype=torch.float64)
-    variance = total(second[None])[0] / (tokens - 1).clamp(min=1)
-    scale = ((variance + epsilon).rsqrt() * (tokens > 1)).to(values.dtype)
-    return (centred * scale).masked_fill(counts == 0, 0.0)
+    scale = _scale(tokens, total(second[None])[0], epsilon)
+    return (centred * scale.to(values.dtype)).masked_fill(counts == 0, 0.0)
+
+
+def whiten_slots(
+    values_BW: Tensor, *, tokens: Tensor, total: Total = alone, epsilon: float = 1e-8
+) -> Tensor:
+    """The same for blocks of tokens of which some slots are empty and hold exactly 0.
+
+    Args: values_BW: (B, W) floating. tokens: scalar, how many slots are not empty.
+    Returns: (B, W) in the dtype of `values_BW`; an empty slot holds what means nothing.
+    """
+    count, first = total(_pair(tokens, values_BW.sum(dtype=torch.float64))).unbind()
+    mean = (first / count.clamp(min=1)).to(values_BW.dtype)
+    centred_BW = values_BW - mean
+    second = centred_BW.square().sum(dtype=torch.float64)
+    second = second - (values_BW.numel() - tokens) * mean.square().double()
+    scale = _scale(count, total(second.clamp(min=0)[None])[0], epsilon)
+    return centred_BW.mul_(scale.to(values_BW.dtype))
+
+
+def _pair(count: Tensor, sum_: Tensor) -> Tensor:
+    return torch.stack([count.double(), sum_.double()])
+
+
+def _scale(tokens: Tensor, second: Tensor, epsilon: float) -> Tensor:
+    """1 / sqrt(var + epsilon), or 0 below two tokens."""
+    variance = second / (tokens - 1).clamp(min=1)
+    return (variance + epsilon).rsqrt() * (tokens > 1)

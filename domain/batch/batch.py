@@ -39,7 +39,7 @@ class Sequences:
     """The driver's table: a row a trajectory. It is small; tokens lie in the row store."""
 
     table: TensorDict
-    schema: Schema = SCHEMA
+    schema: Schema = attrs.field(default=SCHEMA, repr=False)
 
     def __attrs_post_init__(self) -> None:
         for name in ("id", "length"):

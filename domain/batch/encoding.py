@@ -20,7 +20,8 @@ from hexpo.domain.batch.schema import SCHEMA, Schema, Table
 from hexpo.domain.errors import WrongBatch
 
 _MAGIC = b"hexpo.b1"
-_LEAD = struct.Struct("<8sQI")  # magic, bytes of the header, checksum of all that follows the lead
+_SIZED = struct.Struct("<8sQ")  # magic, bytes of the header
+_LEAD = struct.Struct("<8sQI")  # the same, and a checksum of everything else
 _ALIGN = 64
 _DTYPES = {
     str(dtype).removeprefix("torch."): dtype
@@ -79,7 +80,11 @@ def to_bytes(batch: Batch) -> bytes:
     header = json.dumps(counts, separators=(",", ":")).encode()
     header = header.ljust(_aligned(_LEAD.size + len(header)) - _LEAD.size)
     body = b"".join([header, *blocks])
-    return _LEAD.pack(_MAGIC, len(header), zlib.crc32(body)) + body
+    return _LEAD.pack(_MAGIC, len(header), _checksum(len(header), body)) + body
+
+
+def _checksum(header_size: int, body: bytes | memoryview) -> int:
+    return zlib.crc32(body, zlib.crc32(_SIZED.pack(_MAGIC, header_size)))
 
 
 def from_bytes(data: bytes, *, schema: Schema = SCHEMA) -> Batch:
@@ -94,7 +99,7 @@ def from_bytes(data: bytes, *, schema: Schema = SCHEMA) -> Batch:
     body = memoryview(held)[_LEAD.size :]
     if magic != _MAGIC:
         raise WrongBatch(f"these bytes begin with {magic!r}; a batch begins with {_MAGIC!r}")
-    if header_size > len(body) or zlib.crc32(body) != checksum:
+    if header_size > len(body) or _checksum(header_size, body) != checksum:
         raise WrongBatch("the bytes of this batch are damaged or cut; fetch or write them again")
     header: dict[str, Any] = json.loads(bytes(body[:header_size]))
     first = _LEAD.size + header_size

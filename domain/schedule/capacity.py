@@ -60,7 +60,8 @@ def plan(*, groups: int, max_staleness: float, window: int | None = 1) -> Plan:
     if window is not None and window < 1:
         raise WrongValue(f"a window of {window} lets no group through; 1 is order of submission")
     capacity = _capacity(groups, max_staleness, window)
-    if (window is not None and capacity > groups and window > capacity) or capacity < groups:
+    ageing = _capacity(groups, max_staleness, None) > groups
+    if window is not None and ageing and capacity < max(groups, window):
         largest = largest_window(groups=groups, max_staleness=max_staleness)
         raise WrongValue(
             f"a window of {window} groups cannot keep max_staleness {max_staleness} with {groups}"

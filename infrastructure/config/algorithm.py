@@ -20,7 +20,10 @@ from hexpo.infrastructure.config.schema import (
 
 
 def estimator_of(config: RunConfig) -> Estimator:
-    """The advantage estimator, KL in its reward where that is chosen. Raises WrongValue: unknown name or option."""
+    """The advantage estimator, with KL in its reward where that is chosen.
+
+    Raises: WrongValue: an unknown name or option.
+    """
     chosen = config.algorithm.advantage
     found = entry("advantage estimator", chosen.name)
     estimator = Estimator(

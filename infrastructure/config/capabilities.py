@@ -63,8 +63,12 @@ def rollout_capabilities(config: RunConfig) -> RolloutCapabilities | None:
 
 def _rollout(config: RunConfig) -> Iterator[Problem]:
     able = rollout_capabilities(config)
-    if able is None:
-        return
+    if able is not None:
+        yield from rollout_problems(config, able)
+
+
+def rollout_problems(config: RunConfig, able: RolloutCapabilities) -> Iterator[Problem]:
+    """What is asked of a rollout engine and it cannot do."""
     engine, asked = config.rollout.engine, config.asynchrony
     if able.pause_modes and asked.on_update not in able.pause_modes:
         known = ", ".join(sorted(mode.value for mode in able.pause_modes))

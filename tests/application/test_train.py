@@ -49,11 +49,11 @@ class FolderStore:
     @asynccontextmanager
     async def write(self, step: int) -> Any:
         folder = self._folder / str(step)
-        folder.mkdir(parents=True)  # noqa: ASYNC240
+        folder.mkdir(parents=True)
         yield folder
 
     async def steps(self) -> list[int]:
-        return sorted(int(path.name) for path in self._folder.glob("*"))  # noqa: ASYNC240
+        return sorted(int(path.name) for path in self._folder.glob("*"))
 
     async def latest(self) -> Checkpoint | None:
         steps = await self.steps()

@@ -9,8 +9,8 @@ import attrs
 from hexpo.adapters.models.families import Packing
 from hexpo.adapters.models.lora import Lora
 
-_positive = attrs.validators.gt(0)
-_not_negative = attrs.validators.ge(0)
+_positive = attrs.validators.gt(0.0)
+_not_negative = attrs.validators.ge(0.0)
 
 
 class Schedule(Enum):
@@ -31,11 +31,11 @@ class Config:
     learning_rate: float = attrs.field(default=1e-6, validator=_positive)
     """Of a step after the warm-up."""
     beta_gradient: float = attrs.field(
-        default=0.9, validator=[_not_negative, attrs.validators.lt(1)]
+        default=0.9, validator=[_not_negative, attrs.validators.lt(1.0)]
     )
     """Decay of the mean gradient."""
     beta_square: float = attrs.field(
-        default=0.95, validator=[_not_negative, attrs.validators.lt(1)]
+        default=0.95, validator=[_not_negative, attrs.validators.lt(1.0)]
     )
     """Decay of the mean squared gradient."""
     epsilon: float = attrs.field(default=1e-8, validator=_positive)
@@ -46,9 +46,9 @@ class Config:
     """Gradients of a larger norm are scaled down to it; 0 never clips."""
     schedule: Schedule = Schedule.CONSTANT
     """What becomes of the learning rate."""
-    warmup_steps: int = attrs.field(default=0, validator=_not_negative)
+    warmup_steps: int = attrs.field(default=0, validator=attrs.validators.ge(0))
     """Applied steps over which the learning rate rises from 0."""
-    min_ratio: float = attrs.field(default=0.0, validator=[_not_negative, attrs.validators.le(1)])
+    min_ratio: float = attrs.field(default=0.0, validator=[_not_negative, attrs.validators.le(1.0)])
     """Share of the learning rate that is left at the last step."""
     max_skipped_steps: int = attrs.field(default=3, validator=attrs.validators.ge(1))
     """The run stops after so many non-finite steps in a row."""

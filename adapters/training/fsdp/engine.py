@@ -135,7 +135,7 @@ class FsdpEngine:
             part = self._part(rows.select(places), frozenset({"action"}))
             found = await self._run(self._rank.score, part, reference=reference)
             sizes = [lengths[place] for place in places]
-            cut = zip(found[0].split(sizes), found[1].split(sizes), strict=True)
+            cut = zip(torch.split(found[0], sizes), torch.split(found[1], sizes), strict=True)
             for place, piece in zip(places, cut, strict=True):
                 pieces[place] = piece
         empty = torch.zeros(0)
@@ -145,7 +145,7 @@ class FsdpEngine:
         )
 
     def view(self, name: str) -> Scorer:
-        """`reference`: the model before training. Raises Unsupported: another name, or none held."""
+        """`reference`: the model before training. Raises Unsupported: another name; none held."""
         if name != "reference":
             raise Unsupported(f"this engine holds no view {name!r}; it holds `reference`")
         if not self._rank.has_reference:
@@ -309,7 +309,7 @@ class FsdpEngine:
             if name in rows and name in declared and rows[name].dtype is declared[name].dtype
         }
         stored = self._store.get(rows.ids, names - spread.keys())
-        return {**spread, **{name: stored[name] for name in stored.keys()}}
+        return {**spread, **{str(name): stored[name] for name in stored.keys()}}
 
 
 def _blame(step: _Step, gradient: Gradient) -> str:

@@ -48,7 +48,8 @@ class Masters:
         for master, working in zip(self._masters, self._working, strict=True):
             master.grad = torch.zeros_like(master)
             if master is not working:
-                self._hooks.append(working.register_post_accumulate_grad_hook(_adder(master)))
+                hook = working.register_post_accumulate_grad_hook(_adder(master))  # type: ignore[no-untyped-call]
+                self._hooks.append(hook)
         self.optimizer = torch.optim.AdamW(
             self._decay_groups(config.weight_decay),
             lr=config.learning_rate,

@@ -106,7 +106,7 @@ class Rank:
             attach(policy, config.lora)
         else:
             policy.module.requires_grad_(requires_grad=True)
-        policy.module.eval()
+        policy.module.eval()  # type: ignore[no-untyped-call]
         self._model = _Model(policy, config, temperature=temperature)
         self.masters = Masters(policy, config)
         self.packs = config.packing is not Packing.PADDED and runs_packed(policy)
@@ -229,5 +229,5 @@ def _spoilt(loss: Tensor, pulls: Tensor, owner_M: Tensor, ids: Tensor) -> tuple[
     """Ids of rows with a non-finite pull; of all rows where only the loss shows it."""
     bad_M = ~pulls.isfinite().all(0)
     if bool(bad_M.any()):
-        return tuple(ids[owner_M[bad_M].unique()].tolist())
+        return tuple(ids[torch.unique(owner_M[bad_M])].tolist())
     return () if bool(loss.detach().isfinite()) else tuple(ids.tolist())

@@ -20,7 +20,7 @@ def split_rows(
     """
     groups = _groups(rows)
     lengths = rows.lengths.tolist()
-    prompts = (
+    prompts: list[int] = (
         rows["prompt_length"].tolist()
         if share_prompts and "prompt_length" in rows
         else [0] * len(rows)
@@ -28,7 +28,8 @@ def split_rows(
 
     def cost(members: list[int]) -> int:
         shared = prompts[members[0]]
-        return shared + sum(lengths[row] - min(shared, prompts[row]) for row in members)
+        own: list[int] = [lengths[row] - min(shared, prompts[row]) for row in members]
+        return shared + sum(own)
 
     total = sum(cost(members) for members in groups)
     even = total / max(1, -(-total // budget))

@@ -14,7 +14,7 @@ from torch.testing import assert_close
 
 from hexpo.domain.batch import Batch, assemble
 from hexpo.domain.errors import WrongBatch
-from hexpo.domain.metrics import values
+from hexpo.domain.metrics import merge, values
 from hexpo.domain.trajectory import (
     Cause,
     Failed,
@@ -237,8 +237,6 @@ def test_placed_rewards_add_up_to_the_scores_of_rows_with_an_action(groups: list
 @given(groups=graded_groups())
 def test_assembling_groups_apart_gives_the_same_rows_and_metrics(groups: list[Group]) -> None:
     """N1: no split changes a value."""
-    from hexpo.domain.metrics import merge
-
     whole, metrics = assemble(groups)
     parts = [assemble([group]) for group in groups]
     if parts:

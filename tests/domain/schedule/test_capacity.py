@@ -1,0 +1,84 @@
+"""How many groups may be alive."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hexpo.domain.errors import WrongValue
+from hexpo.domain.schedule import plan
+from hexpo.domain.schedule.capacity import largest_window, worst_age
+
+
+@given(
+    groups=st.integers(1, 40),
+    staleness=st.one_of(st.integers(0, 5), st.floats(0, 5)),
+    window=st.integers(1, 100),
+)
+def test_an_accepted_window_keeps_the_bound_and_a_refused_one_cannot(
+    groups: int, staleness: float, window: int
+) -> None:
+    """O26, F1."""
+    widest = largest_window(groups=groups, max_staleness=staleness)
+    try:
+        made = plan(groups=groups, max_staleness=staleness, window=window)
+    except WrongValue:
+        plan(groups=groups, max_staleness=staleness, window=widest)
+        refused = True
+    else:
+        refused = False
+        worst = worst_age(groups=groups, capacity=made.capacity, window=window)
+        assert worst <= made.max_age == math.ceil(staleness)
+        assert groups <= made.capacity <= (1 + staleness) * groups + 1e-6
+    assert refused == (window > widest and (1 + staleness) * groups >= groups + 1)
+
+
+@pytest.mark.parametrize(
+    ("groups", "staleness", "window", "capacity"),
+    [
+        (4, 0, 1, 4),
+        (4, 1, 1, 8),
+        (4, 2, 1, 12),
+        (512, 0.5, 1, 768),
+        (10, 0.1, 1, 11),
+        (100, 0.29, 1, 129),
+        (4, 1, 3, 6),  # lowered: (6 + 3 - 2) // 4 = 1
+        (4, 0.5, 3, 6),
+        (3, 4, 5, 11),
+        (8, 1, None, 16),
+        (4, 0, 7, 4),
+    ],
+)
+def test_capacity_follows_from_staleness_and_window(
+    groups: int, staleness: float, window: int | None, capacity: int
+) -> None:
+    """O26: B = floor((S + 1) P), lowered for a window."""
+    assert plan(groups=groups, max_staleness=staleness, window=window).capacity == capacity
+
+
+def test_a_window_that_breaks_the_bound_is_refused_with_the_widest_that_fits() -> None:
+    """O26."""
+    with pytest.raises(WrongValue, match="largest window that fits is 4"):
+        plan(groups=4, max_staleness=1, window=5)
+    assert plan(groups=4, max_staleness=1, window=4).capacity == 5
+
+
+@pytest.mark.parametrize(
+    ("groups", "staleness", "window", "message"),
+    [
+        (0, 1, 1, "trains nothing"),
+        (1, -0.5, 1, "must be 0 or more"),
+        (1, math.nan, 1, "must be 0 or more"),
+        (1, math.inf, 1, "finite"),
+        (1, 1, 0, "lets no group through"),
+    ],
+)
+def test_senseless_settings_are_refused(
+    groups: int, staleness: float, window: int, message: str
+) -> None:
+    """M4."""
+    with pytest.raises(WrongValue, match=message):
+        plan(groups=groups, max_staleness=staleness, window=window)
