@@ -110,9 +110,7 @@ def filter_by_length(
             continue
         reason = f"{length} ids, the limit is {limit}"
         if on_long is OnLong.ERROR:
-            raise DataError(
-                f"row {row.id!r} is too long: {reason}; raise the limit, or let long rows be left out"
-            )
+            raise DataError(f"row {row.id!r} is too long: {reason}; raise the limit or filter")
         dropped.append(Dropped(id=row.id, length=length, reason=reason))
     if not kept:
         raise DataError(

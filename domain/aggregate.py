@@ -96,13 +96,15 @@ def _unit_weights(live: Tensor, group_S: Tensor, *, mode: Mode, unit: Unit) -> T
             f"{mode.value} does not exist for a loss with one number a {unit.value};"
             " use seq-mean-token-mean"
         )
+    counted = live.double()
     if unit is Unit.PAIR:
         require_pairs(group_S)
-        whole = _per_group(live.double(), group_S) == 2
-        return whole / whole.sum().clamp(min=1)
+        both = (_per_group(counted, group_S) == 2).double()
+        return both / both.sum().clamp(min=1)
     if mode is Mode.PROMPT_MEAN:
-        return live / _prompts(group_S, live) / _per_group(live.double(), group_S).clamp(min=1)
-    return live / live.sum().clamp(min=1).double()
+        rows = _per_group(counted, group_S).clamp(min=1)
+        return counted / (_prompts(group_S, live) * rows)
+    return counted / counted.sum().clamp(min=1)
 
 
 def require_pairs(group_S: Tensor) -> None:

@@ -222,7 +222,7 @@ def _evaluate(
         with torch.no_grad():
             measured = term.loss.measures(**arguments, **term.loss.options)
         for name, units in measured.items():
-            units = units[counted]
+            units = units[counted].detach()
             metrics[f"{term.name}/{name}"] = mean_of(float(units.sum()), units.numel())
     return value, metrics
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import attrs
 
 from hexpo.domain.errors import WrongValue
 
 
-def _within(low: float, high: float, *, open_low: bool = False):  # type: ignore[no-untyped-def]
-    def check(_: object, attribute: attrs.Attribute[float], value: float) -> None:
-        if value > high or value < low or (open_low and value == low):
+def _within(
+    low: float, high: float, *, open_low: bool = False
+) -> Callable[[object, attrs.Attribute[Any], float], None]:
+    def check(_: object, attribute: attrs.Attribute[Any], value: float) -> None:
+        if not low <= value <= high or (open_low and value == low):  # NaN lies nowhere
             bracket = "(" if open_low else "["
             raise WrongValue(
                 f"sampling.{attribute.name} is {value}; it must lie in {bracket}{low}, {high}]"

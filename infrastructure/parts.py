@@ -300,7 +300,6 @@ def make_trainer(
         raise refuse(unable)
     schedule = Schedule(
         steps=config.run.steps,
-        groups_per_step=config.training.prompts_per_step,
         on_update=config.asynchrony.on_update,
         evaluate_every=config.evaluation.every,
         evaluate_first=config.evaluation.before,

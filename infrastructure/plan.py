@@ -108,8 +108,8 @@ def _arithmetic(config: RunConfig) -> Iterator[Number]:
     yield Number(
         "optimizer steps a batch",
         f"{n['updates_per_step']:,}",
-        f"{training.updates_per_batch} mini-batches of {n['sequences_per_update']:,} sequences"
-        f" x {training.epochs_per_batch} epochs",
+        f"{training.updates_per_batch} (of {n['sequences_per_update']:,} sequences each)"
+        f" x {training.epochs_per_batch} passes over the batch",
     )
     yield Number("optimizer steps of the run", f"{n['updates']:,}", f"x {config.run.steps:,} steps")
     yield Number(
@@ -162,6 +162,8 @@ def _memory(config: RunConfig) -> Iterator[Number]:
     needs_copy = _reads_reference(config) and trained == count
     if needs_copy:
         parts.append(("reference", working, "a frozen copy of the model before training"))
+    if is_bf16:
+        parts.append(("rollout weights", working, "copies packed for generation"))
     parts.append(("cache", _cache(config, shape), "keys and values of the answers in flight"))
     yield Number(
         "total, about",

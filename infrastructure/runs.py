@@ -60,18 +60,22 @@ def create(parent: Path, name: str) -> Path:
 
     Raises ConfigurationError: the folder cannot be made.
     """
-    number = 1
-    while True:
-        folder = parent / (name if number == 1 else f"{name}-{number}")
-        try:
-            parent.mkdir(parents=True, exist_ok=True)
-            folder.mkdir()
-        except FileExistsError:
-            number += 1
-        except OSError as error:
-            raise ConfigurationError(f"cannot make the run folder {folder}: {error}") from error
-        else:
-            return folder
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        number = 1
+        while True:
+            folder = parent / (name if number == 1 else f"{name}-{number}")
+            try:
+                folder.mkdir()
+            except FileExistsError:  # another run has it, perhaps since a moment ago
+                number += 1
+            else:
+                return folder
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot make a run folder in {parent}: {error}; set run.folder to a folder that can"
+            " be written"
+        ) from error
 
 
 def find(run: str | Path, *, parent: Path = Path("runs")) -> Path:

@@ -6,6 +6,11 @@ import os
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
+
+# Time is bounded by pytest's own limit; a busy machine must not make a property fail.
+settings.register_profile("hexpo", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("hexpo")
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from hexpo.domain.advantages.packed import Actions
 from hexpo.domain.advantages.whitening import Total, alone, whiten_slots
-from hexpo.domain.checks import require_above, require_within
+from hexpo.domain.checks import require_above, require_floating, require_within
 
 
 def gae(
@@ -34,10 +34,11 @@ def gae(
         whitened: whether advantages get mean 0 and variance 1 over the step.
         total: adds the sums of whitening over the parts of the step.
     Returns: `advantage` and `return`, (T,) float32, exactly 0 at other tokens.
-    Raises: WrongColumn: axes disagree. WrongValue: gamma or lam is out of range.
+    Raises: WrongColumn: axes or dtypes disagree. WrongValue: gamma or lam is out of range.
     Source: Schulman et al. 2015 (1506.02438).
     """
     require_within(0.0, 1.0, gamma=gamma, lam=lam)
+    require_floating(reward=reward_T, value=value_T)
     actions = Actions.of(action_T=action_T, owner_T=owner_T, scored_S=scored_S)
     value_BW = actions.take(value_T)
     delta_BW = actions.take(reward_T) + gamma * actions.following(value_BW) - value_BW
@@ -67,11 +68,12 @@ def vapo(
 
     Args: as for `gae`; alpha: above 0. Rows of up to 1 / alpha action tokens have lam 0.
     Returns: `advantage` and `return`, (T,) float32, exactly 0 at other tokens.
-    Raises: WrongColumn: axes disagree. WrongValue: gamma or alpha is out of range.
+    Raises: WrongColumn: axes or dtypes disagree. WrongValue: gamma or alpha is out of range.
     Source: Yue et al. 2025 (2504.05118).
     """
     require_within(0.0, 1.0, gamma=gamma)
     require_above(0.0, alpha=alpha)
+    require_floating(reward=reward_T, value=value_T)
     actions = Actions.of(action_T=action_T, owner_T=owner_T, scored_S=scored_S)
     reward_BW, value_BW = actions.take(reward_T), actions.take(value_T)
     delta_BW = reward_BW + gamma * actions.following(value_BW) - value_BW

@@ -7,7 +7,7 @@ from torch import Tensor
 from hexpo.domain.advantages.groups import Groups
 from hexpo.domain.advantages.packed import Actions
 from hexpo.domain.advantages.whitening import Total, alone, whiten, whiten_slots
-from hexpo.domain.checks import require_within
+from hexpo.domain.checks import require_floating, require_within
 
 
 def reinforce_plus_plus(
@@ -29,10 +29,11 @@ def reinforce_plus_plus(
         gamma: discount for each action token, in 0 to 1. whitened: False leaves A = G.
         total: adds the sums of whitening over the parts of the step.
     Returns: `advantage` and `return`, (T,) float32, exactly 0 at other tokens.
-    Raises: WrongColumn: axes disagree. WrongValue: gamma is out of range.
+    Raises: WrongColumn: axes or dtypes disagree. WrongValue: gamma is out of range.
     Source: Hu 2025 (2501.03262).
     """
     require_within(0.0, 1.0, gamma=gamma)
+    require_floating(reward=reward_T)
     actions = Actions.of(action_T=action_T, owner_T=owner_T, scored_S=scored_S)
     return_BW = actions.suffix_sums(actions.take(reward_T), decay=gamma)
     advantage_BW = return_BW

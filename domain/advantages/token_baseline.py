@@ -7,7 +7,7 @@ from torch import Tensor
 
 from hexpo.domain.advantages.groups import Groups
 from hexpo.domain.advantages.packed import Actions
-from hexpo.domain.checks import require_above
+from hexpo.domain.checks import require_above, require_floating
 
 EPSILON = 1e-8
 
@@ -39,9 +39,10 @@ def optimal_token_baseline(
         action_T: (T,) bool. owner_T: (T,) int64. scored_S: (S,) bool. group_S: (S,) int64.
         truncation: None for no correction; else the bound on rho = exp(old - behaviour).
     Returns: `advantage` and `return`, (T,) float32, exactly 0 at other tokens.
-    Raises: WrongColumn: axes disagree. WrongValue: truncation is out of range.
+    Raises: WrongColumn: axes or dtypes disagree. WrongValue: truncation is out of range.
     Source: verl's `optimal_token_baseline`.
     """
+    require_floating(reward=reward_T, old=old_T, squares=squares_T)
     actions = Actions.of(action_T=action_T, owner_T=owner_T, scored_S=scored_S)
     place_BW = actions.take(torch.arange(owner_T.shape[0], device=owner_T.device))
     first_S = place_BW.new_full(actions.count_S.shape, owner_T.shape[0])
@@ -70,6 +71,7 @@ def tir_optimal_token_baseline(
     Args, returns, raises: as for `optimal_token_baseline`.
     Source: verl's `tir_optimal_token_baseline`.
     """
+    require_floating(reward=reward_T, old=old_T, squares=squares_T)
     actions = Actions.of(action_T=action_T, owner_T=owner_T, scored_S=scored_S)
     weight_BW = _weights(actions, old_T, behaviour_T, squares_T, truncation)
     place_BW = _running(actions, actions.filled_BW.double()).long() - 1

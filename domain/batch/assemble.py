@@ -64,20 +64,36 @@ def _end_to_end(columns: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
 
 
 def _require_sound(group: int, episode: Trajectory) -> None:
-    where = f"trajectory {episode.id} of group {episode.group} (prompt {episode.prompt.id!r})"
+    columns = (episode.tokens, episode.action, episode.behaviour, episode.version)
+    shapes = [tuple(column.shape) for column in columns]
     if episode.group != group:
-        raise WrongBatch(f"{where} lies among the rows of ticket {group}")
-    lengths = {
-        name: tuple(getattr(episode, name).shape)
-        for name in ("tokens", "action", "behaviour", "version")
-    }
-    if len(set(lengths.values())) > 1 or episode.tokens.dim() != 1:
-        raise WrongBatch(f"{where}: columns must be (L,) over the same tokens, they are {lengths}")
-    before = episode.action[: max(1, episode.prompt_length)]
-    if not 0 <= episode.prompt_length <= episode.tokens.numel() or bool(before.any()):
+        raise WrongBatch(f"{_name(episode)} lies among the rows of ticket {group}")
+    if len(set(shapes)) > 1 or len(shapes[0]) != 1:
         raise WrongBatch(
-            f"{where}: the first {episode.prompt_length} of {episode.tokens.numel()} tokens are"
-            " its prompt; no action may stand there, nor at a sequence's first token"
+            f"{_name(episode)}: tokens, action, behaviour and version must be (L,) over the same"
+            f" tokens, they are {shapes}"
+        )
+    if not 0 <= episode.prompt_length <= episode.tokens.numel():
+        raise WrongBatch(
+            f"{_name(episode)}: a prompt of {episode.prompt_length} tokens does not fit into"
+            f" {episode.tokens.numel()}"
+        )
+
+
+def _name(episode: Trajectory) -> str:
+    return f"trajectory {episode.id} of group {episode.group} (prompt {episode.prompt.id!r})"
+
+
+def _require_answers_only(
+    episodes: Sequence[Trajectory], action: Tensor, position: Tensor, length: Tensor
+) -> None:
+    first = _integers([max(1, episode.prompt_length) for episode in episodes])
+    early = action & (position < torch.repeat_interleave(first, length))
+    if bool(early.any()):
+        episode = episodes[int(torch.repeat_interleave(length)[early][0])]
+        raise WrongBatch(
+            f"{_name(episode)}: an action stands among the {episode.prompt_length} tokens of its"
+            " prompt, or is the sequence's first token"
         )
 
 
@@ -97,65 +113,78 @@ def assemble(
         `tokens/masked/...`.
     Raises: WrongBatch: a trajectory contradicts itself or its ticket, or an id stands twice.
     """
-    graded = [row for group in groups for row in group.rows]
     for group in groups:
         for row in group.rows:
             _require_sound(group.ticket.number, row.trajectory)
+    graded = [row for group in groups for row in group.rows]
     episodes = [row.trajectory for row in graded]
     rows = _Rows.of(graded)
-    owner = torch.repeat_interleave(rows.length)
+    ends = rows.length.cumsum(0)
+    position = torch.arange(int(rows.length.sum()))
+    position -= torch.repeat_interleave(ends - rows.length, rows.length)
     action = _end_to_end([e.action for e in episodes], torch.bool)
+    _require_answers_only(episodes, action, position, rows.length)
     behaviour = _end_to_end([e.behaviour for e in episodes], torch.float32)
-    reasons = {
-        Masked.FAILED: rows.failed[owner],
-        Masked.UNSCORED: ~rows.scored[owner],
-        Masked.CUT: rows.cut[owner] & mask_cut,
-        Masked.LOGPROB: ~(behaviour.isfinite() & (behaviour <= 0)),
-    }
-    trained, masked = action, {}
-    for reason, holds in reasons.items():
-        masked[reason] = int((trained & holds).sum())
-        trained = trained & ~holds
-    starts = rows.length.cumsum(0) - rows.length
+    version = _end_to_end([e.version for e in episodes], torch.int64)
+    usable = action & behaviour.isfinite() & (behaviour <= 0)
+    actions, usable_S = _counted(action, ends), _counted(usable, ends)
+    live = rows.scored & ~(rows.cut & mask_cut)
     tokens = {
         "token": _end_to_end([e.tokens for e in episodes], torch.int64),
-        "position": torch.arange(owner.numel()) - starts[owner],
+        "position": position,
         "action": action,
-        "trained": trained,
-        "behaviour": torch.where(action & ~reasons[Masked.LOGPROB], behaviour, 0.0),
-        "version": torch.where(action, _end_to_end([e.version for e in episodes], torch.int64), 0),
-        "reward": _placed(rows.score, action, owner),
+        "trained": usable & torch.repeat_interleave(live, rows.length),
+        "behaviour": torch.where(usable, behaviour, 0.0),
+        "version": torch.where(action, version, 0),
+        "reward": _on_last_actions(rows.score, action, actions),
     }
     table = {
-        "id": _integers([e.id for e in episodes]),
-        "group": _integers([e.group for e in episodes]),
+        **_named(groups),
         "length": rows.length,
-        "prompt_length": _integers([e.prompt_length for e in episodes]),
-        "actions": _counted(action, owner, len(episodes)),
-        "trained": _counted(trained, owner, len(episodes)),
+        "actions": actions,
+        "trained": torch.where(live, usable_S, 0),
         "score": rows.score,
         "scored": rows.scored,
         "components": _components(graded, components),
-        "stop": _integers([int(e.stop) for e in episodes]),
-        "admitted": _integers([group.ticket.version for group in groups for _ in group.rows]),
     }
-    _require_distinct(table["id"])
+    masked = {
+        Masked.FAILED: actions[rows.failed],
+        Masked.UNSCORED: actions[~rows.failed & ~rows.scored],
+        Masked.CUT: actions[rows.scored & ~live],
+        Masked.LOGPROB: (actions - usable_S)[live],
+    }
     batch = Batch.of(Sequences.of(table), tokens)
     return batch, _metrics(batch, rows, masked, components)
 
 
-def _counted(mask: Tensor, owner: Tensor, rows: int) -> Tensor:
-    return torch.bincount(owner[mask], minlength=rows)
+def _named(groups: Sequence[Group]) -> dict[str, Tensor]:
+    """Row columns that say whose each row is."""
+    episodes = [row.trajectory for group in groups for row in group.rows]
+    ids = _integers([e.id for e in episodes])
+    found, times = torch.unique(ids, return_counts=True)
+    if repeated := found[times > 1].tolist():
+        raise WrongBatch(f"sequence ids must be unique in a batch; repeated: {repeated[:5]}")
+    return {
+        "id": ids,
+        "group": _integers([e.group for e in episodes]),
+        "prompt_length": _integers([e.prompt_length for e in episodes]),
+        "stop": _integers([int(e.stop) for e in episodes]),
+        "admitted": _integers([group.ticket.version for group in groups for _ in group.rows]),
+    }
 
 
-def _placed(score: Tensor, action: Tensor, owner: Tensor) -> Tensor:
+def _counted(mask: Tensor, ends: Tensor) -> Tensor:
+    """(S,) int64: how many tokens of each row the mask holds."""
+    counts = torch.cat([ends.new_zeros(1), mask.cumsum(0)])[ends]
+    return counts.diff(prepend=ends.new_zeros(1))
+
+
+def _on_last_actions(score: Tensor, action: Tensor, actions: Tensor) -> Tensor:
     """(T,) float32: each row's score on its last action token."""
-    places = action.nonzero().squeeze(1)
-    last = torch.full((score.numel(),), -1, dtype=torch.int64)
-    last = last.scatter_reduce(0, owner[places], places, "amax")
-    has = last >= 0
-    reward = torch.zeros(owner.numel(), dtype=torch.float32)
-    reward[last[has]] = score[has].float()
+    has = actions > 0
+    last = action.nonzero().squeeze(1)[actions.cumsum(0)[has] - 1]
+    reward = torch.zeros(action.numel(), dtype=torch.float32)
+    reward[last] = score[has].float()
     return reward
 
 
@@ -170,14 +199,8 @@ def _components(graded: Sequence[Graded], names: Sequence[str]) -> Tensor:
     return torch.tensor(parts, dtype=torch.float64).reshape(len(graded), len(names))
 
 
-def _require_distinct(ids: Tensor) -> None:
-    found, times = torch.unique(ids, return_counts=True)
-    if repeated := found[times > 1].tolist():
-        raise WrongBatch(f"sequence ids must be unique in a batch; repeated: {repeated[:5]}")
-
-
 def _metrics(
-    batch: Batch, rows: _Rows, masked: dict[Masked, int], components: Sequence[str]
+    batch: Batch, rows: _Rows, masked: dict[Masked, Tensor], components: Sequence[str]
 ) -> dict[str, Measure]:
     table = batch.sequences
     score, finished = table["score"][rows.scored], table["stop"] == StopReason.STOP
@@ -185,7 +208,7 @@ def _metrics(
     metrics = {
         "tokens/generated": total(float(actions.sum())),
         "tokens/trained": total(float(table["trained"].sum())),
-        **{f"tokens/masked/{why.value}": total(float(n)) for why, n in masked.items()},
+        **{f"tokens/masked/{why.value}": total(float(n.sum())) for why, n in masked.items()},
         "samples/generated": total(float(len(batch))),
         "samples/failed": total(float(rows.failed.sum())),
         "samples/unscored": total(float((~rows.scored & ~rows.failed).sum())),

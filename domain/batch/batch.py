@@ -105,6 +105,14 @@ def _slices(sizes: Sequence[int], rows: int) -> list[slice]:
     return [slice(a, b) for a, b in itertools.pairwise(itertools.accumulate(sizes, initial=0))]
 
 
+def _rows(column: Tensor, sizes: list[int], order: list[int]) -> Tensor:
+    """Tokens of rows, end to end: whole rows are copied, which an index of tokens is far from."""
+    if not order:
+        return column[:0]
+    rows = torch.split(column, sizes)
+    return torch.cat([rows[place] for place in order])
+
+
 @attrs.frozen(eq=False)
 class Batch:
     """Sequences and their tokens."""
@@ -154,16 +162,14 @@ class Batch:
     def select(self, index: Tensor | slice | Sequence[int]) -> Batch:
         """Rows by place, in the order given; their tokens follow. A slice without a step gives
         views of this batch's tokens, anything else copies."""
-        offsets = self.offsets
         if _consecutive(index):
+            offsets = self.offsets
             first, last, _ = index.indices(len(self))
             tokens = slice(int(offsets[first]), int(offsets[max(first, last)]))
             return Batch(self.sequences.select(index), self.tokens[tokens])
         places = places_of(index, len(self))
-        lengths, starts = self.sequences.lengths[places], offsets[places]
-        shift = starts - (lengths.cumsum(0) - lengths)  # from a token's new place to its old one
-        source = torch.arange(int(lengths.sum())) + torch.repeat_interleave(shift, lengths)
-        gathered = {name: column[source] for name, column in self.columns.items()}
+        sizes, order = self.sequences.lengths.tolist(), places.tolist()
+        gathered = {name: _rows(column, sizes, order) for name, column in self.columns.items()}
         return Batch.of(self.sequences.select(places), gathered)
 
     def split(self, sizes: Sequence[int]) -> list[Batch]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
+from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -23,21 +24,23 @@ _MAGIC = b"hexpo.b1"
 _SIZED = struct.Struct("<8sQ")  # magic, bytes of the header
 _LEAD = struct.Struct("<8sQI")  # the same, and a checksum of everything else
 _ALIGN = 64
-_DTYPES = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in (
-        torch.bool,
-        torch.uint8,
-        torch.int8,
-        torch.int16,
-        torch.int32,
-        torch.int64,
-        torch.float16,
-        torch.bfloat16,
-        torch.float32,
-        torch.float64,
-    )
-}
+_DTYPES = MappingProxyType(
+    {
+        str(dtype).removeprefix("torch."): dtype
+        for dtype in (
+            torch.bool,
+            torch.uint8,
+            torch.int8,
+            torch.int16,
+            torch.int32,
+            torch.int64,
+            torch.float16,
+            torch.bfloat16,
+            torch.float32,
+            torch.float64,
+        )
+    }
+)
 
 
 @attrs.frozen

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 
 from hexpo.domain.errors import ConfigurationError
@@ -22,8 +23,9 @@ def plan(config: str, overrides: Sequence[str]) -> int:
 
     console, made = Console(), make(load(config, overrides=overrides))
     values = Table(title="configuration", box=None, pad_edge=False)
-    for name in ("key", "value", "from"):
-        values.add_column(name, overflow="fold")
+    values.add_column("key", no_wrap=True)
+    values.add_column("value", overflow="fold")
+    values.add_column("from")
     for value in made.values:
         is_default = value.origin is Origin.DEFAULT
         shown = escape(str(value.value))
@@ -138,17 +140,21 @@ def algorithms(wanted: str | None) -> int:
         raise ConfigurationError(
             f"there is no algorithm or kind {wanted!r}; kinds: {', '.join(CATALOGUES)}"
         )
-    rows = (
-        (
-            line.kind,
-            line.name,
-            line.formula or line.summary,
-            ", ".join(f"{name}={value}" for name, value in line.options.items()),
-            line.source,
-        )
-        for line in chosen
-    )
-    console.print(_table("algorithms", ("kind", "name", "formula", "options", "source"), rows))
+    for line in chosen:
+        console.print(f"[bold]{escape(line.name)}[/]  [dim]{escape(line.kind)}[/]")
+        options = ", ".join(f"{name}={value}" for name, value in line.options.items())
+        extras = ", ".join(line.needs) if wanted == line.name else ""
+        for label, text in (
+            ("", line.summary if wanted == line.name else ""),
+            ("", line.formula or line.summary),
+            ("options", options),
+            ("reads", extras),
+            ("unit", f"{line.unit} {line.mode}".strip()),
+            ("source", line.source),
+        ):
+            if text:
+                shown = f"[dim]{label}:[/] {escape(text)}" if label else escape(text)
+                console.print(Padding(shown, (0, 0, 0, 4)))
     return 0
 
 

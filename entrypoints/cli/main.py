@@ -115,10 +115,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run a command: its exit code, after one clear message if it failed."""
     debug = "--debug" in arguments
     rest = [argument for argument in arguments if argument != "--debug"]
-    logging.basicConfig(
-        level=logging.DEBUG if debug else logging.WARNING,
-        format="%(levelname)s %(name)s: %(message)s",
-    )
+    _log_to_stderr(logging.DEBUG if debug else logging.WARNING)
     try:
         code = app(rest, exit_on_error=False, print_error=False)
     except CycloptsError as error:
@@ -133,6 +130,13 @@ def run(arguments: Sequence[str]) -> int:
             _trace(error)
         return _say(str(error), USER_ERROR)
     return code if isinstance(code, int) else 0
+
+
+def _log_to_stderr(level: int) -> None:
+    handler = logging.StreamHandler()
+    handler.setLevel(level)  # of the handler: a run's folder keeps more than the screen shows
+    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])
 
 
 def _say(message: str, code: int) -> int:

@@ -43,7 +43,7 @@ def read(path: Path) -> dict[str, int | float | bool | str]:
                     _skip_list(file)
                 else:
                     found[name] = _text(file) if kind == _TEXT else _number(file, _SCALARS[kind])
-    except (OSError, struct.error, KeyError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, struct.error, KeyError, UnicodeDecodeError) as error:
         raise ModelError(f"{path} cannot be read: {error}") from error
     return found
 
@@ -54,7 +54,11 @@ def _number(file: BinaryIO, code: str) -> int:
 
 
 def _text(file: BinaryIO) -> str:
-    return file.read(_number(file, "Q")).decode()
+    length = _number(file, "Q")
+    text = file.read(length)
+    if len(text) < length:
+        raise EOFError("it ends inside a text")
+    return text.decode()
 
 
 def _skip_list(file: BinaryIO) -> None:

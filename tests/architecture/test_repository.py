@@ -42,6 +42,17 @@ def test_no_file_mentions_a_path_of_one_machine() -> None:
     assert found == []
 
 
+def test_git_ignores_no_source() -> None:
+    """A pattern such as `models/` without a leading slash hides a folder of the house."""
+    layers = ["domain", "application", "adapters", "infrastructure", "entrypoints", "tests"]
+    command = ["git", "ls-files", "--others", "--ignored", "--exclude-standard", *layers]
+    answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if answer.returncode != 0:
+        pytest.skip("not a git checkout")
+    ignored = [name for name in answer.stdout.splitlines() if "__pycache__" not in name]
+    assert ignored == []
+
+
 def test_no_file_is_too_large_to_read() -> None:
     """Data sets and weights do not belong here."""
     found = {str(p.relative_to(ROOT)): p.stat().st_size for p in _files()}

@@ -71,10 +71,8 @@ def main() -> None:
     print(f"calibration {calibration():.0f} GFLOP/s, best of {repeats}")
     base = best["model.generate"]
     for name, (wall, cpu) in best.items():
-        print(
-            f"{name:22s} wall {wall:6.2f} s  {64 * new / wall:6.0f} tokens/s  x {base[0] / wall:4.2f}"
-            f"   cpu {cpu:6.2f} s  x {base[1] / cpu:4.2f}"
-        )
+        speed = f"wall {wall:6.2f} s  {64 * new / wall:6.0f} tokens/s  x {base[0] / wall:4.2f}"
+        print(f"{name:22s} {speed}   cpu {cpu:6.2f} s  x {base[1] / cpu:4.2f}")
 
 
 def calibration() -> float:

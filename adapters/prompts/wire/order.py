@@ -105,9 +105,10 @@ def _canonical(value: Any) -> str:
         return "[" + ",".join(map(_canonical, value)) + "]"
     if isinstance(value, set | frozenset):
         return "(" + ",".join(sorted(map(_canonical, value))) + ")"
-    if type(value).__repr__ is object.__repr__:
-        return type(value).__qualname__  # its repr would hold an address
-    return repr(value)
+    # The plain repr of an object holds an address, which no other process shares.
+    plain = f"<{type(value).__module__}.{type(value).__qualname__} object at"
+    text = repr(value)
+    return plain if text.startswith(plain) else text
 
 
 def _refuse_twins(rows: Sequence[Prompt], what: str) -> None:

@@ -14,7 +14,7 @@ def make() -> Callable[[Mapping[str, Any]], Mapping[str, float]]:
     logging.getLogger("math_verify").setLevel(logging.ERROR)
 
     def parse(text: str) -> Any:
-        return math_verify.parse(text, parsing_timeout=None)  # type: ignore[arg-type]
+        return math_verify.parse(text, parsing_timeout=None, raise_on_error=True)
 
     def grade(sample: Mapping[str, Any]) -> Mapping[str, float]:
         if sample["truth"] is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import pickle
 import threading
@@ -14,6 +15,8 @@ from typing import Any
 from hexpo.adapters.rewards.wire.process import GraderFile, GraderProcess
 from hexpo.domain.errors import RewardUnavailable
 from hexpo.domain.trajectory import Cause, Failed, Outcome
+
+_LOG = logging.getLogger(__name__)
 
 STARTS = 3
 """A process that dies while idle is no fault of the sample; so many may do so in a row."""
@@ -76,14 +79,7 @@ class GraderPool:
         Raises: RewardUnavailable: the pool was closed.
         """
         with self._lock:
-            if self._closed:
-                raise RewardUnavailable(f"{self._grader.name} was closed")
-            if os.getpid() != self._owner:  # a fork copied the pool, not its threads
-                self._owner, self._slots, self._tasks = os.getpid(), [], SimpleQueue()
-            if not self._slots:
-                self._slots = [_Slot(self._grader, self._tasks) for _ in range(self._workers)]
-                for slot in self._slots:
-                    slot.start()
+            self._open()
 
     async def grade(self, samples: Sequence[Sample]) -> Sequence[Outcome]:
         """One outcome a sample, in order.
@@ -92,13 +88,22 @@ class GraderPool:
 
         Raises: RewardUnavailable: the grader can't be loaded, or the pool was closed.
         """
-        self.start()
         if not samples:
             return ()
         call = _Call(len(samples))
-        for index, sample in enumerate(samples):
-            self._tasks.put((call, index, sample))
+        with self._lock:  # so that `close` finds either no task of this call or all
+            self._open()
+            for index, sample in enumerate(samples):
+                self._tasks.put((call, index, sample))
         return tuple(await call.future)
+
+    def _open(self) -> None:
+        if self._closed:
+            raise RewardUnavailable(f"{self._grader.name} was closed")
+        if os.getpid() != self._owner:  # a fork copied the pool, not its threads
+            self._owner, self._slots, self._tasks = os.getpid(), [], SimpleQueue()
+        if not self._slots:
+            self._slots = [_Slot(self._grader, self._tasks) for _ in range(self._workers)]
 
     def close(self) -> None:
         """End all processes and threads; whoever still waits gets RewardUnavailable."""
@@ -118,24 +123,19 @@ class GraderPool:
                 task[0].fail(RewardUnavailable(f"{self._grader.name} was closed"))
 
 
-class _Slot(threading.Thread):
+class _Slot:
     """One process at a time, and the thread that waits for it."""
 
     def __init__(self, grader: GraderFile, tasks: SimpleQueue[_Task | None]) -> None:
-        super().__init__(name=f"grader of {grader.name}", daemon=True)
         self._grader = grader
         self._tasks = tasks
         self._process: GraderProcess | None = None
         self._stopped = False
         self._lock = threading.Lock()
-
-    def run(self) -> None:
-        with contextlib.suppress(RewardUnavailable):  # the first task will say it
-            self._started()
-        while (task := self._tasks.get()) is not None:
-            self._work(*task)
-        if self._process is not None:
-            self._process.kill()
+        self._thread = threading.Thread(
+            target=self._serve, name=f"grader of {grader.name}", daemon=True
+        )
+        self._thread.start()
 
     def stop(self) -> None:
         """From another thread: no further process is started, and the running one dies."""
@@ -144,15 +144,28 @@ class _Slot(threading.Thread):
             if self._process is not None:
                 self._process.interrupt()
 
+    def join(self) -> None:
+        """Wait for the thread, which ends at the first None among its tasks."""
+        self._thread.join()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(RewardUnavailable):  # the first task will say it
+            self._running()
+        while (task := self._tasks.get()) is not None:
+            self._work(*task)
+        if self._process is not None:
+            self._process.kill()
+
     def _work(self, call: _Call, index: int, sample: Sample) -> None:
         if call.future.done():  # cancelled, or failed as a whole
             return
         try:
-            outcome = self._grade(sample)
+            call.settle(index, self._grade(sample))
         except RewardUnavailable as error:
             call.fail(error)
-        else:
-            call.settle(index, outcome)
+        except Exception as error:  # noqa: BLE001 - this thread must not die: its caller would wait for ever
+            _LOG.exception("%s: the pool failed", self._grader.name)
+            call.fail(RewardUnavailable(f"{self._grader.name}: the pool failed: {error!r}"))
 
     def _grade(self, sample: Sample) -> Outcome:
         try:
@@ -161,15 +174,15 @@ class _Slot(threading.Thread):
             message = f"can't be sent to the grader's process: {type(error).__name__}: {error}"
             return Failed(cause=Cause.UNSUPPORTED, message=message)
         for _ in range(STARTS):
-            process = self._started()
+            process = self._running()
             process.wait_ready()
             outcome = process.ask(payload)
             if outcome is not None:
-                self._started()  # if this sample cost the process, the next one is loading now
+                self._running()  # if this sample cost the process, the next one is loading now
                 return outcome
         raise RewardUnavailable(f"{self._grader.name}: its processes die before they get a sample")
 
-    def _started(self) -> GraderProcess:
+    def _running(self) -> GraderProcess:
         with self._lock:
             if self._stopped:
                 raise RewardUnavailable(f"{self._grader.name} was closed")

@@ -21,8 +21,6 @@ from hexpo.domain.trajectory import Cause, Failed, Outcome, Scored
 
 WORKER = Path(__file__).with_name("worker.py")
 
-_CAUSES = {cause.name: cause for cause in Cause}
-
 
 @attrs.frozen(kw_only=True)
 class GraderFile:
@@ -84,8 +82,8 @@ class GraderProcess:
             return self._ready
         reply = _take(self._connection, self._grader.load_seconds)
         if reply is not None and reply[0] == "ready":
-            self._ready = reply[1]
-            return reply[1]
+            self._ready = tuple(reply[1])
+            return self._ready
         if reply is None:
             problem = f"did not load in {self._grader.load_seconds:g} s"
         elif reply[0] == "broken":
@@ -111,7 +109,7 @@ class GraderProcess:
         if reply[0] == "scored":
             return Scored(value=reply[1], components=reply[2], extra=reply[3])
         if reply[0] == "failed":
-            return Failed(cause=_CAUSES[reply[1]], message=reply[2])
+            return Failed(cause=Cause[reply[1]], message=reply[2])
         code = self.kill()
         message = f"the grader's process died on this sample (exit code {code})"
         return Failed(cause=Cause.RAISED, message=message)

@@ -125,5 +125,5 @@ class Answer:
 
 def _spans(versions: Sequence[int]) -> tuple[Span, ...]:
     starts = [i for i, v in enumerate(versions) if i == 0 or v != versions[i - 1]]
-    ends = [*starts[1:], len(versions)]
+    ends = [*starts[1:], len(versions)][: len(starts)]
     return tuple(Span(a, b, versions[a]) for a, b in zip(starts, ends, strict=True))

@@ -9,9 +9,15 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from hexpo.application.ports.store import RowStore
 from hexpo.domain.batch import SCHEMA, Batch, Column, Schema
 from hexpo.domain.batch.tables import require_declared, table_of
 from hexpo.domain.errors import WrongBatch
+
+
+def build(*, schema: Schema = SCHEMA) -> RowStore:
+    """An empty store of rows with these declared columns."""
+    return MemoryRowStore(schema)
 
 
 class MemoryRowStore:

@@ -105,6 +105,26 @@ def test_a_crash_while_a_step_is_saved_again_leaves_one_of_both(
         assert _steps(folder) == [1]
 
 
+def test_a_crash_while_an_old_save_is_removed_leaves_no_half_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H3: what bears the name of a save is whole; of a step saved again one remains."""
+    asyncio.run(_save(tmp_path, 1))
+
+    def remove_one_file(folder: Path, **options: Any) -> None:
+        next(marker.files_of(folder)).unlink()
+        raise PowerCut
+
+    with monkeypatch.context() as patch, pytest.raises(PowerCut):
+        patch.setattr(shutil, "rmtree", remove_one_file)
+        asyncio.run(_save(tmp_path, 1))
+    (kept,) = tmp_path.glob("step-*")
+    assert marker.fault(kept, digests=True) == ""
+    asyncio.run(_save(tmp_path, 1))
+    assert len(list(tmp_path.glob("step-*"))) == 1
+    assert not list(tmp_path.glob(".unfinished*"))
+
+
 @given(st.sampled_from([*FILES, marker.NAME]), st.floats(0, 1), st.booleans())
 @settings(deadline=None)
 def test_a_save_that_lost_a_byte_or_a_file_is_passed_over(

@@ -251,8 +251,8 @@ def test_assembling_groups_apart_gives_the_same_rows_and_metrics(groups: list[Gr
     [
         (attrs.evolve(episode([5]), group=8), "lies among the rows of ticket 0"),
         (attrs.evolve(episode([5]), version=torch.zeros(3)), "same tokens"),
-        (attrs.evolve(episode([5]), prompt_length=2), "no action may stand there"),
-        (attrs.evolve(episode([5]), prompt_length=9), "no action may stand there"),
+        (attrs.evolve(episode([5]), prompt_length=2), "an action stands among the 2 tokens"),
+        (attrs.evolve(episode([5]), prompt_length=9), "does not fit"),
         (
             attrs.evolve(episode([5]), prompt_length=0, action=torch.tensor([True, True])),
             "sequence's first token",

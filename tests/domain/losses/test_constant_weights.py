@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ def gradient_of(terms: torch.Tensor, leaf: torch.Tensor) -> list[float]:
 def test_an_importance_weight_carries_no_gradient(cap: float, gradient: float) -> None:
     """O08, C5: with gradient through w the derivative to the log-prob would be 0."""
     policy_T = torch.tensor([-1.0], requires_grad=True)
-    columns = {
+    columns: dict[str, Any] = {
         "policy_T": policy_T,
         "behaviour_T": torch.tensor([-1.5]),
         "advantage_T": torch.ones(1),
@@ -123,7 +124,11 @@ def test_dppo_truncates_the_weight() -> None:
 def test_clip_cov_zeroes_the_drawn_tokens_and_kl_cov_adds_a_penalty() -> None:
     """X6: the choice comes in as a column and is a constant."""
     chosen_T = torch.tensor([False, True])
-    columns = {"old_T": torch.zeros(2), "advantage_T": torch.ones(2), "covariant_T": chosen_T}
+    columns: dict[str, Any] = {
+        "old_T": torch.zeros(2),
+        "advantage_T": torch.ones(2),
+        "covariant_T": chosen_T,
+    }
     policy_T = torch.tensor([0.1, 0.1], requires_grad=True)
     ratio = math.exp(0.1)
     terms_T = clip_cov(policy_T=policy_T, **columns)
@@ -147,7 +152,7 @@ def test_likelihood_terms_and_the_entropy_bonus_are_what_they_say() -> None:
 def test_the_value_loss_takes_the_worse_of_clipped_and_unclipped() -> None:
     """algorithms.md: 1/2 max of the two squares; a prediction that left its clip has no pull."""
     prediction_T = torch.tensor([1.0, 2.0, 0.2], requires_grad=True)
-    columns = {
+    columns: dict[str, Any] = {
         "prediction_T": prediction_T,
         "value_T": torch.tensor([0.0, 1.9, 0.0]),
         "return_T": torch.tensor([1.0, 1.0, 1.0]),

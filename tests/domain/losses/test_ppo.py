@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ TABLE = [
     (2.5, -1.0, 2.50, 2.5),
     (5.0, -1.0, 3.00, 0.0),
 ]
-OPTIONS = {"clip_low": 0.2, "clip_high": 0.28, "dual_clip": 3.0}
+OPTIONS: dict[str, Any] = {"clip_low": 0.2, "clip_high": 0.28, "dual_clip": 3.0}
 FLOATS = st.floats(-3, 3, width=32)
 
 
@@ -29,7 +30,11 @@ def test_the_published_table_of_clip_and_dual_clip() -> None:
     """O06, C7: losses, gradients and shares."""
     ratios, advantages, losses, gradients = map(torch.tensor, zip(*TABLE, strict=True))
     policy_T = ratios.log().requires_grad_()
-    columns = {"policy_T": policy_T, "old_T": torch.zeros(7), "advantage_T": advantages}
+    columns: dict[str, Any] = {
+        "policy_T": policy_T,
+        "old_T": torch.zeros(7),
+        "advantage_T": advantages,
+    }
     terms_T = ppo(**columns, **OPTIONS)
     terms_T.sum().backward()
     torch.testing.assert_close(terms_T.detach(), losses, rtol=0, atol=1e-5)
@@ -55,7 +60,11 @@ def test_in_the_first_update_the_ratio_is_one_and_nothing_is_clipped(
 ) -> None:
     """C4: exactly, where old is this pass's own."""
     policy_T, advantage_T = torch.tensor(pairs).unbind(1)
-    columns = {"policy_T": policy_T, "old_T": policy_T.clone(), "advantage_T": advantage_T}
+    columns: dict[str, Any] = {
+        "policy_T": policy_T,
+        "old_T": policy_T.clone(),
+        "advantage_T": advantage_T,
+    }
     measured = ppo_measures(**columns, **OPTIONS)
     assert measured["ratio"].eq(1).all()
     for name in ("approximate_kl", "clip_share", "dual_clip_share"):
@@ -66,7 +75,7 @@ def test_in_the_first_update_the_ratio_is_one_and_nothing_is_clipped(
 @given(FLOATS, FLOATS, FLOATS)
 def test_a_clip_never_makes_the_loss_better(policy: float, old: float, advantage: float) -> None:
     """The clipped loss is a pessimistic bound; dual clip bounds it for bad tokens only."""
-    columns = {
+    columns: dict[str, Any] = {
         "policy_T": torch.tensor([policy]),
         "old_T": torch.tensor([old]),
         "advantage_T": torch.tensor([advantage]),
@@ -95,9 +104,9 @@ def test_a_ratio_far_out_stays_a_number(drift: float) -> None:
 @pytest.mark.parametrize(
     "options", [{"clip_low": -0.1}, {"clip_low": 1.1}, {"clip_high": -1.0}, {"dual_clip": 1.0}]
 )
-def test_meaningless_clips_are_refused(options: dict[str, float]) -> None:
+def test_meaningless_clips_are_refused(options: dict[str, Any]) -> None:
     """M4: never clamped in silence."""
-    columns = dict.fromkeys(("policy_T", "old_T", "advantage_T"), torch.zeros(0))
+    columns: dict[str, Any] = dict.fromkeys(("policy_T", "old_T", "advantage_T"), torch.zeros(0))
     with pytest.raises(WrongValue, match=next(iter(options))):
         ppo(**columns, **options)
 

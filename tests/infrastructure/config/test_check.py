@@ -19,9 +19,7 @@ Load = Callable[..., Resolved]
 
 def found(resolve: Load, *overrides: str) -> dict[str, str]:
     """Messages by key."""
-    return {
-        problem.key: problem.message for problem in problems(resolve(*overrides).config)
-    }
+    return {problem.key: problem.message for problem in problems(resolve(*overrides).config)}
 
 
 def test_a_sound_configuration_has_no_problem(resolve: Load) -> None:
@@ -36,9 +34,7 @@ def test_one_sample_a_prompt_with_a_group_estimator_is_refused(resolve: Load) ->
     assert "grpo" in message
     assert "at least 2" in message
     assert "rollout.samples=8" in message
-    alone = found(
-        resolve, "rollout.samples=1", "algorithm.advantage={name: reinforce_plus_plus}"
-    )
+    alone = found(resolve, "rollout.samples=1", "algorithm.advantage={name: reinforce_plus_plus}")
     assert alone == {}
 
 
@@ -79,12 +75,15 @@ def test_kl_that_has_no_form_for_its_place_is_refused(resolve: Load) -> None:
     assert "algorithm.kl.unbiased" in found(
         resolve, "algorithm.kl.where=reward", "algorithm.kl.unbiased=true"
     )
-    assert "unbiased form" in found(
-        resolve,
-        "algorithm.kl.where=loss",
-        "algorithm.kl.unbiased=true",
-        "algorithm.kl.estimator=abs",
-    )["algorithm.kl"]
+    assert (
+        "unbiased form"
+        in found(
+            resolve,
+            "algorithm.kl.where=loss",
+            "algorithm.kl.unbiased=true",
+            "algorithm.kl.estimator=abs",
+        )["algorithm.kl"]
+    )
 
 
 def test_an_aggregation_that_the_unit_lacks_is_refused(resolve: Load) -> None:
@@ -179,7 +178,5 @@ def test_what_an_engine_cannot_do_is_refused(resolve: Load) -> None:
     assert "it can drain" in message["asynchrony.on_update"]
     assert "live weights" in message["asynchrony.max_staleness"]
     assert "rollout.stop_texts" in message
-    all_of_it = RolloutCapabilities(
-        pause_modes=frozenset(PauseMode), stop_texts=True, overlap=True
-    )
+    all_of_it = RolloutCapabilities(pause_modes=frozenset(PauseMode), stop_texts=True, overlap=True)
     assert list(rollout_problems(config, all_of_it)) == []

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hexpo.domain.errors import ConfigurationError
-from hexpo.infrastructure.config.layers import Origin, leaves, merge, overrides, parse, read, resolve
+from hexpo.infrastructure.config.layers import (
+    Origin,
+    leaves,
+    merge,
+    overrides,
+    parse,
+    read,
+    resolve,
+)
 
 NAMES = st.sampled_from("abcd")
 TREES = st.recursive(

@@ -1,0 +1,130 @@
+"""The key-value cache: blocks of 32 tokens, shared by sequences that begin alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import torch
+from torch import Tensor
+
+from hexpo.adapters.models.kernels.eager import BLOCK
+
+FIRST_BLOCKS = 64
+
+
+@attrs.define(eq=False)
+class Lane:
+    """One cached sequence."""
+
+    blocks: list[int] = attrs.field(factory=list)
+    length: int = 0
+    """Tokens in the cache."""
+    is_open: bool = True
+    state: object = None
+    """Whatever else a decoder keeps for a sequence."""
+
+
+class BlockCache:
+    """Keys and values of all layers, in blocks that are copied when a shared one is written.
+
+    A block holds every layer, so that it is copied in one piece. The pool grows by doubling.
+    """
+
+    def __init__(
+        self,
+        *,
+        layers: int,
+        kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self._shapes = ((layers, kv_heads, head_dim, BLOCK), (layers, kv_heads, BLOCK, head_dim))
+        self._dtype, self._device = dtype, device
+        self._largest = FIRST_BLOCKS
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything and give the memory back; the next pool starts as large."""
+        self._keys, self._values = (self._zeros(0, *shape) for shape in self._shapes)
+        self._free: list[int] = []
+        self._users: list[int] = []
+
+    def layer(self, index: int) -> tuple[Tensor, Tensor]:
+        """Keys (blocks, kv_heads, head_dim, 32) and values (blocks, kv_heads, 32, head_dim)."""
+        return self._keys[:, index], self._values[:, index]
+
+    @property
+    def used(self) -> int:
+        """Blocks that some sequence holds."""
+        return len(self._users) - len(self._free)
+
+    def fork(self, lane: Lane, length: int) -> Lane:
+        """A sequence that shares the blocks of another one's first `length` tokens."""
+        blocks = lane.blocks[: -(-length // BLOCK)]
+        for block in blocks:
+            self._users[block] += 1
+        return Lane(list(blocks), length)
+
+    def close(self, lane: Lane) -> None:
+        """Give a sequence's blocks back."""
+        if not lane.is_open:
+            return
+        lane.is_open = False
+        for block in reversed(lane.blocks):
+            self._users[block] -= 1
+            if not self._users[block]:
+                self._free.append(block)
+        lane.blocks.clear()
+
+    def extend(self, lanes: Sequence[Lane], counts: Sequence[int]) -> None:
+        """Make room for `counts` more tokens in each sequence; none of them is shared there.
+        Lengths are raised."""
+        need = sum(
+            -(-(lane.length + count) // BLOCK) - lane.length // BLOCK
+            for lane, count in zip(lanes, counts, strict=True)
+        )
+        self._reserve(need)
+        copies: list[tuple[int, int]] = []
+        for lane, count in zip(lanes, counts, strict=True):
+            last = lane.length // BLOCK
+            if lane.length % BLOCK and self._users[lane.blocks[last]] > 1:
+                self._users[lane.blocks[last]] -= 1
+                copies.append((lane.blocks[last], self._take()))
+                lane.blocks[last] = copies[-1][1]
+            lane.length += count
+            while len(lane.blocks) * BLOCK < lane.length:
+                lane.blocks.append(self._take())
+        if copies:
+            sources, targets = torch.tensor(copies, device=self._keys.device).T
+            self._keys[targets] = self._keys[sources]
+            self._values[targets] = self._values[sources]
+
+    def _zeros(self, *shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=self._dtype, device=self._device)
+
+    def _take(self) -> int:
+        block = self._free.pop()
+        self._users[block] = 1
+        return block
+
+    def _reserve(self, need: int) -> None:
+        if need <= len(self._free):
+            return
+        old = len(self._users)
+        new = max(self._largest, 2 * old, old + need)
+        self._largest = new
+        for name, shape in zip(("_keys", "_values"), self._shapes, strict=True):
+            grown = self._zeros(new, *shape)
+            grown[:old] = getattr(self, name)
+            setattr(self, name, grown)
+        self._users += [0] * (new - old)
+        self._free = list(range(new - 1, old - 1, -1)) + self._free
+
+
+def tables_of(lanes: Sequence[Lane], device: torch.device) -> Tensor:
+    """int64 (sequences, blocks of the longest): block numbers, padded with 0."""
+    width = max(len(lane.blocks) for lane in lanes)
+    rows = [lane.blocks + [0] * (width - len(lane.blocks)) for lane in lanes]
+    return torch.tensor(rows, dtype=torch.int64, device=device)

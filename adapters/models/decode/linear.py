@@ -1,0 +1,119 @@
+"""Linear layers of a decoder: the trainer's own tensors, or copies packed by oneDNN."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import attrs
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hexpo.adapters.models.spec import DecoderSpec
+
+
+class Linear(Protocol):
+    """x W^T + b."""
+
+    def __call__(self, x: Tensor) -> Tensor: ...
+
+    def add(self, x: Tensor, residual: Tensor) -> Tensor:
+        """residual + x W^T + b."""
+        ...
+
+
+@attrs.frozen(eq=False)
+class LiveLinear:
+    """One product for each tensor; results side by side."""
+
+    weights: Sequence[Tensor]
+    biases: Sequence[Tensor]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        biases = self.biases or [None] * len(self.weights)
+        if len(self.weights) == 1:
+            return F.linear(x, self.weights[0], biases[0])
+        return torch.cat([F.linear(x, w, b) for w, b in zip(self.weights, biases, strict=True)], -1)
+
+    def add(self, x: Tensor, residual: Tensor) -> Tensor:
+        return self(x) + residual
+
+
+@attrs.frozen(eq=False)
+class PackedLinear:
+    """One product of the fused tensors, in oneDNN's own layout."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        linear = torch.ops.mkldnn._linear_pointwise
+        return linear(x, self.weight, self.bias, "none", [], "")  # type: ignore[no-any-return]
+
+    def add(self, x: Tensor, residual: Tensor) -> Tensor:
+        linear = torch.ops.mkldnn._linear_pointwise.binary
+        return linear(x, residual, self.weight, self.bias, "add")  # type: ignore[no-any-return]
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Layer:
+    """The weights of one layer."""
+
+    input_norm: Tensor
+    qkv: Linear
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    output: Linear
+    post_norm: Tensor
+    gate_up: Linear
+    down: Linear
+
+
+def can_pack(like: Tensor) -> bool:
+    """Whether this build of torch packs linear layers for this device."""
+    return like.device.type == "cpu" and torch.backends.mkldnn.is_available()
+
+
+def load_linear(
+    weights: Sequence[Tensor], biases: Sequence[Tensor], dtype: torch.dtype, *, packed: bool
+) -> Linear:
+    """A linear layer of tensors that take the same input."""
+    if not packed:
+        return LiveLinear([w.to(dtype) for w in weights], [b.to(dtype) for b in biases])
+    fused = torch.cat([w.to(dtype) for w in weights]) if len(weights) > 1 else weights[0].to(dtype)
+    if not can_pack(fused):
+        return LiveLinear([fused], [torch.cat([b.to(dtype) for b in biases])] if biases else [])
+    packed_weight = torch.ops.mkldnn._reorder_linear_weight(fused.contiguous(), None)
+    return PackedLinear(packed_weight, torch.cat([b.to(dtype) for b in biases]) if biases else None)
+
+
+def load_layer(
+    spec: DecoderSpec,
+    index: int,
+    weights: Callable[[str], Tensor],
+    dtype: torch.dtype,
+    *,
+    packed: bool,
+) -> Layer:
+    """Layer number `index`, read by its Hugging Face names."""
+    prefix = f"model.layers.{index}."
+
+    def linear(names: Sequence[str], *, bias: bool = False) -> Linear:
+        w = [weights(f"{prefix}{name}_proj.weight") for name in names]
+        b = [weights(f"{prefix}{name}_proj.bias") for name in names] if bias else []
+        return load_linear(w, b, dtype, packed=packed)
+
+    def norm(name: str) -> Tensor:
+        return weights(f"{prefix}{name}.weight").to(dtype, copy=packed)
+
+    return Layer(
+        input_norm=norm("input_layernorm"),
+        qkv=linear([f"self_attn.{x}" for x in "qkv"], bias=spec.attention_bias),
+        q_norm=norm("self_attn.q_norm") if spec.qk_norm else None,
+        k_norm=norm("self_attn.k_norm") if spec.qk_norm else None,
+        output=linear(["self_attn.o"], bias=spec.output_bias),
+        post_norm=norm("post_attention_layernorm"),
+        gate_up=linear(["mlp.gate", "mlp.up"]),
+        down=linear(["mlp.down"]),
+    )

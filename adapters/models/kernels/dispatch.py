@@ -1,0 +1,306 @@
+"""One object that runs each kernel natively where it can, and its eager twin where it can't."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from hexpo.adapters.models.kernels import eager
+from hexpo.adapters.models.kernels.eager import LabelLogprobs
+from hexpo.adapters.models.kernels.native import Library, load_library
+from hexpo.domain.errors import WrongColumn
+
+LANES = 16
+
+
+class Kernels:
+    """The kernels of one head size and group size; see the package's docstring for the list.
+
+    Inputs are made contiguous; what is changed in place must be contiguous already.
+    Raises: WrongColumn: a tensor that would be changed in place is not contiguous.
+    """
+
+    def __init__(self, *, bfloat16: Library | None, float32: Library | None) -> None:
+        self._bfloat16, self._float32 = bfloat16, float32
+
+    @property
+    def native(self) -> bool:
+        """Whether compiled kernels are in use."""
+        return self._bfloat16 is not None or self._float32 is not None
+
+    def _library(self, x: Tensor) -> Library | None:
+        if x.device.type != "cpu":
+            return None
+        if x.dtype == torch.bfloat16:
+            return self._bfloat16
+        return self._float32 if x.dtype == torch.float32 else None
+
+    def rms_norm(self, x_TH: Tensor, weight_H: Tensor, eps: float) -> Tensor:
+        """x / sqrt(mean(x^2) + eps) * weight of each row."""
+        library = self._library(x_TH)
+        if library is None:
+            return eager.rms_norm(x_TH, weight_H, eps)
+        return _rms_norm(library, x_TH, weight_H, eps, None)
+
+    def rms_norm_rstd(self, x_TH: Tensor, weight_H: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """`rms_norm`, and 1 / sqrt(mean(x^2) + eps) of each row in fp32 for the backward."""
+        library = self._library(x_TH)
+        if library is None:
+            return eager.rms_norm_rstd(x_TH, weight_H, eps)
+        rstd_T = torch.empty(x_TH.shape[0])
+        return _rms_norm(library, x_TH, weight_H, eps, rstd_T), rstd_T
+
+    def rms_norm_backward(
+        self, grad_TH: Tensor, x_TH: Tensor, weight_H: Tensor, rstd_T: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Gradients of the input (its dtype) and of the weight (fp32)."""
+        library = self._library(x_TH)
+        if library is None:
+            return eager.rms_norm_backward(grad_TH, x_TH, weight_H, rstd_T)
+        grad_TH, x_TH = grad_TH.contiguous(), x_TH.contiguous()
+        dx_TH, dweight_H = torch.empty_like(x_TH), torch.zeros(x_TH.shape[1])
+        library.call(
+            "rms_norm_backward",
+            *(grad_TH, x_TH, weight_H.contiguous(), rstd_T, dx_TH, dweight_H),
+            *x_TH.shape,
+        )
+        return dx_TH, dweight_H
+
+    def swiglu(self, gate_up_TI: Tensor) -> Tensor:
+        """silu(gate) * up of rows that hold both side by side."""
+        library = self._library(gate_up_TI)
+        if library is None:
+            return eager.swiglu(gate_up_TI)
+        gate_up_TI = gate_up_TI.contiguous()
+        out = gate_up_TI.new_empty(gate_up_TI.shape[0], gate_up_TI.shape[1] // 2)
+        library.call("swiglu", gate_up_TI, out, *out.shape)
+        return out
+
+    def swiglu_backward(self, grad: Tensor, gate_up_TI: Tensor) -> Tensor:
+        """Gradient of gate and up, side by side."""
+        library = self._library(gate_up_TI)
+        if library is None:
+            return eager.swiglu_backward(grad, gate_up_TI)
+        grad, gate_up_TI = grad.contiguous(), gate_up_TI.contiguous()
+        out_TI = torch.empty_like(gate_up_TI)
+        library.call("swiglu_backward", grad, gate_up_TI, out_TI, *grad.shape)
+        return out_TI
+
+    def rotate_(
+        self,
+        x_TW: Tensor,
+        positions_T: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        *,
+        heads: int,
+        inverse: bool = False,
+    ) -> None:
+        """Rotate the first `heads` heads of each row in place.
+
+        Args: x_TW: (T, W * head_dim), contiguous. positions_T: int64.
+            cos, sin: fp32 (positions, head_dim / 2).
+            inverse: turn back (the backward of a rotation).
+        """
+        _require_contiguous(x_TW, "rotate_")
+        head_dim = 2 * cos.shape[1]
+        library = self._library(x_TW)
+        if library is None:
+            x_TWD = x_TW.view(x_TW.shape[0], -1, head_dim)
+            eager.rotate_(x_TWD, positions_T, cos, sin, heads=heads, inverse=inverse)
+            return
+        sign, all_heads = -1.0 if inverse else 1.0, x_TW.shape[1] // head_dim
+        library.call(
+            "rotate",
+            x_TW,
+            positions_T.contiguous(),
+            cos,
+            sin,
+            sign,
+            x_TW.shape[0],
+            heads,
+            all_heads,
+        )
+
+    def transpose(self, x_RC: Tensor) -> Tensor:
+        """A contiguous transposed copy of a matrix."""
+        library = self._library(x_RC)
+        if library is None:
+            return x_RC.t().contiguous()
+        x_RC = x_RC.contiguous()
+        out_CR = x_RC.new_empty(x_RC.shape[1], x_RC.shape[0])
+        library.call("transpose", x_RC, out_CR, *x_RC.shape)
+        return out_CR
+
+    def label_logprobs(
+        self, logits_NV: Tensor, labels_N: Tensor, *, temperature: float = 1.0
+    ) -> LabelLogprobs:
+        """Log-prob of each row's label, log-sum-exp and entropy, of logits / temperature."""
+        library = self._library(logits_NV)
+        if library is None:
+            return eager.label_logprobs(logits_NV, labels_N, temperature)
+        logits_NV, rows = logits_NV.contiguous(), logits_NV.shape[0]
+        logprobs_N, lse_N, entropy_N = torch.empty(3, rows).unbind()
+        library.call(
+            "label_logprobs",
+            *(logits_NV, labels_N.contiguous(), 1 / temperature, logprobs_N, lse_N, entropy_N),
+            *logits_NV.shape,
+        )
+        return LabelLogprobs(logprobs_N=logprobs_N, lse_N=lse_N, entropy_N=entropy_N)
+
+    def logits_gradient_(
+        self,
+        logits_NV: Tensor,
+        labels_N: Tensor,
+        statistics: LabelLogprobs,
+        dlogprob_N: Tensor,
+        dentropy_N: Tensor | None = None,
+        *,
+        temperature: float = 1.0,
+    ) -> None:
+        """Overwrite logits with their gradient.
+
+        The gradient is that of sum_i dlogprob_i logprob_i + dentropy_i entropy_i.
+
+        Args: statistics: what `label_logprobs` gave for these logits at this temperature.
+            dlogprob_N, dentropy_N: (N,), any floating dtype.
+        """
+        _require_contiguous(logits_NV, "logits_gradient_")
+        dlogprob_N = dlogprob_N.float().contiguous()
+        dentropy_N = None if dentropy_N is None else dentropy_N.float().contiguous()
+        library = self._library(logits_NV)
+        if library is None:
+            eager.logits_gradient_(
+                logits_NV, labels_N, statistics, dlogprob_N, dentropy_N, temperature
+            )
+            return
+        library.call(
+            "logits_gradient",
+            *(logits_NV, labels_N.contiguous(), statistics.lse_N, statistics.entropy_N),
+            *(dlogprob_N, dentropy_N, 1 / temperature),
+            *logits_NV.shape,
+        )
+
+    def write_cache(
+        self,
+        qkv_RW: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        *,
+        tables: Tensor,
+        sequences_R: Tensor,
+        positions_R: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        q_norm_D: Tensor | None = None,
+        k_norm_D: Tensor | None = None,
+        eps: float = 1e-6,
+    ) -> None:
+        """Make each row's query and key ready, in place, and store its key and value.
+
+        Args: qkv_RW: (R, (queries + 2 kv_heads) head_dim), contiguous; a row is one token.
+            keys, values: one layer of the cache: (blocks, kv_heads, head_dim, 32) and
+                (blocks, kv_heads, 32, head_dim); each block contiguous.
+            tables: int64 (sequences, blocks of the longest): block numbers of each sequence.
+            sequences_R, positions_R: int64: which line of `tables`, which place in it.
+            q_norm_D, k_norm_D: weights of a head-wise RMS norm before the rotation.
+        """
+        _require_contiguous(qkv_RW, "write_cache")
+        head_dim = 2 * cos.shape[1]
+        library = self._library(qkv_RW)
+        if library is None:
+            eager.write_cache(
+                qkv_RW.view(qkv_RW.shape[0], -1, head_dim),
+                *(keys, values, tables, sequences_R, positions_R, cos, sin),
+                *(q_norm_D, k_norm_D, eps),
+            )
+            return
+        library.call(
+            "write_cache",
+            *(qkv_RW, keys, values, tables, sequences_R, positions_R, cos, sin),
+            *(q_norm_D, k_norm_D, eps),
+            *(qkv_RW.shape[0], keys.shape[1], tables.shape[1], keys.stride(0)),
+        )
+
+    def attend(
+        self,
+        qkv_RW: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        *,
+        tables: Tensor,
+        sequences_R: Tensor,
+        positions_R: Tensor,
+        head_dim: int,
+    ) -> Tensor:
+        """Attention of each row to places 0 .. its own, after `write_cache` of all rows.
+
+        Returns: (R, queries * head_dim), in the dtype of `qkv_RW`.
+        """
+        scale, kv_heads = head_dim**-0.5, keys.shape[1]
+        library = self._library(qkv_RW)
+        if library is None:
+            qkv_RWD = qkv_RW.view(qkv_RW.shape[0], -1, head_dim)
+            return eager.attend(qkv_RWD, keys, values, tables, sequences_R, positions_R, scale)
+        out = qkv_RW.new_empty(qkv_RW.shape[0], qkv_RW.shape[1] - 2 * kv_heads * head_dim)
+        library.call(
+            "attend",
+            *(qkv_RW, keys, values, tables, sequences_R, positions_R, out),
+            *(qkv_RW.shape[0], kv_heads, tables.shape[1], keys.stride(0), scale),
+        )
+        return out
+
+    def sample(
+        self, logits_NV: Tensor, uniforms_N: Tensor, temperatures_N: Tensor, floors_N: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Draw one id a row: the first whose distribution function passes the uniform number.
+
+        Exact, with one uniform number a row instead of one an id.
+
+        Args: uniforms_N: float64 in [0, 1). temperatures_N: fp32; 0 takes the first largest.
+            floors_N: fp32; logits below it cannot be drawn (-inf: all can).
+        Returns: ids (N,) int64, and their log-probs (N,) fp32 under what they were drawn from.
+        """
+        library = self._library(logits_NV)
+        if library is None:
+            return eager.sample(logits_NV, uniforms_N, temperatures_N, floors_N)
+        logits_NV, rows = logits_NV.contiguous(), logits_NV.shape[0]
+        tokens_N, logprobs_N = torch.empty(rows, dtype=torch.int64), torch.empty(rows)
+        library.call(
+            "sample",
+            *(logits_NV, uniforms_N, temperatures_N, floors_N, tokens_N, logprobs_N),
+            *logits_NV.shape,
+        )
+        return tokens_N, logprobs_N
+
+
+def load_kernels(
+    *, head_dim: int, group: int, native: bool = True, folder: Path | None = None
+) -> Kernels:
+    """Kernels for a model's head size and query heads per key-value head.
+
+    Args: native: False forces the eager twins.
+        folder: where compiled files are kept; by default the user's cache.
+    """
+    if not native or head_dim % LANES:
+        return Kernels(bfloat16=None, float32=None)
+    return Kernels(
+        bfloat16=load_library(bfloat16=True, head_dim=head_dim, group=group, folder=folder),
+        float32=load_library(bfloat16=False, head_dim=head_dim, group=group, folder=folder),
+    )
+
+
+def _rms_norm(
+    library: Library, x_TH: Tensor, weight_H: Tensor, eps: float, rstd_T: Tensor | None
+) -> Tensor:
+    x_TH = x_TH.contiguous()
+    out_TH = torch.empty_like(x_TH)
+    library.call("rms_norm", x_TH, weight_H.contiguous(), out_TH, rstd_T, *x_TH.shape, eps)
+    return out_TH
+
+
+def _require_contiguous(x: Tensor, what: str) -> None:
+    if not x.is_contiguous():
+        raise WrongColumn(f"kernels.{what} changes its first argument in place: make it contiguous")

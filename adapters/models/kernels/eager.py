@@ -1,0 +1,251 @@
+"""The kernels in torch: what the native ones must equal, and what runs without a compiler."""
+
+from __future__ import annotations
+
+import attrs
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+BLOCK = 32
+"""Tokens of one cache block, as in `kernels.c`."""
+CHUNK = 256
+"""Vocabulary entries of one partial sum in `sample`."""
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class LabelLogprobs:
+    """What a pass over logits says of each row; all (N,) fp32, at the pass's temperature."""
+
+    logprobs_N: Tensor
+    """Log-prob of the label."""
+    lse_N: Tensor
+    """Log of the sum of exponentials."""
+    entropy_N: Tensor
+    """Entropy in nats."""
+
+
+def rope_tables(length: int, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of rotary positions (Su et al. 2021): fp32 (length, head_dim / 2) each."""
+    frequencies = 1.0 / theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
+    angles = torch.outer(torch.arange(length, dtype=torch.float32), frequencies)
+    return angles.cos(), angles.sin()
+
+
+def rms_norm_rstd(x_TH: Tensor, weight_H: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Root-mean-square norm, and the reciprocal root mean square of each row in fp32."""
+    wide_TH = x_TH.float()
+    rstd_T = wide_TH.square().mean(-1).add(eps).rsqrt()
+    return (wide_TH * rstd_T[:, None] * weight_H.float()).to(x_TH.dtype), rstd_T
+
+
+def rms_norm(x_TH: Tensor, weight_H: Tensor, eps: float) -> Tensor:
+    """Root-mean-square norm alone; the quickest eager form."""
+    if x_TH.dtype == torch.float32:
+        return F.rms_norm(x_TH, weight_H.shape, weight_H, eps)
+    norm_T = torch.linalg.vector_norm(x_TH, dim=-1, keepdim=True, dtype=torch.float32)
+    rstd_T = norm_T.square().div_(x_TH.shape[-1]).add_(eps).rsqrt_()
+    return (x_TH * rstd_T * weight_H).to(x_TH.dtype)
+
+
+def rms_norm_backward(
+    grad_TH: Tensor, x_TH: Tensor, weight_H: Tensor, rstd_T: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Gradients of the input (its dtype) and of the weight (fp32)."""
+    g_TH, x32_TH, r_T = grad_TH.float(), x_TH.float(), rstd_T[:, None]
+    weighted_TH = g_TH * weight_H.float()
+    dot_T = (weighted_TH * x32_TH).mean(-1, keepdim=True) * r_T.square()
+    dx_TH = r_T * (weighted_TH - x32_TH * dot_T)
+    return dx_TH.to(x_TH.dtype), (g_TH * x32_TH * r_T).sum(0)
+
+
+def swiglu(gate_up_TI: Tensor) -> Tensor:
+    """silu(gate) * up of rows that hold both side by side."""
+    gate, up = gate_up_TI.chunk(2, -1)
+    return F.silu(gate) * up
+
+
+def swiglu_backward(grad: Tensor, gate_up_TI: Tensor) -> Tensor:
+    """Gradient of gate and up, side by side."""
+    gate, up = gate_up_TI.float().chunk(2, -1)
+    s, g = gate.sigmoid(), grad.float()
+    return torch.cat((g * up * (s + gate * s * (1 - s)), g * gate * s), -1).to(gate_up_TI.dtype)
+
+
+def rotate_(
+    x_TWD: Tensor, positions_T: Tensor, cos: Tensor, sin: Tensor, *, heads: int, inverse: bool
+) -> None:
+    """Rotates the first `heads` heads of (T, W, D) rows in place."""
+    c, s = cos[positions_T][:, None], sin[positions_T][:, None]
+    part = x_TWD[:, :heads]
+    a, b = part.float().chunk(2, -1)
+    s = -s if inverse else s
+    part.copy_(torch.cat((a * c - b * s, b * c + a * s), -1))
+
+
+def label_logprobs(logits_NV: Tensor, labels_N: Tensor, temperature: float) -> LabelLogprobs:
+    """Log-probs of labels, log-sum-exp and entropy at a temperature."""
+    scaled_NV = logits_NV.float() / temperature
+    lse_N = scaled_NV.logsumexp(-1)
+    label_N = scaled_NV.gather(1, labels_N[:, None])[:, 0]
+    logp_NV = scaled_NV - lse_N[:, None]
+    p_NV = logp_NV.exp()
+    entropy_N = -torch.where(p_NV > 0, p_NV * logp_NV, 0.0).sum(-1)
+    return LabelLogprobs(logprobs_N=label_N - lse_N, lse_N=lse_N, entropy_N=entropy_N)
+
+
+def logits_gradient_(
+    logits_NV: Tensor,
+    labels_N: Tensor,
+    statistics: LabelLogprobs,
+    dlogprob_N: Tensor,
+    dentropy_N: Tensor | None,
+    temperature: float,
+) -> None:
+    """Overwrites logits with the gradient of sum(dlogprob logprob + dentropy entropy)."""
+    logp_NV = logits_NV.float() / temperature - statistics.lse_N[:, None]
+    p_NV = logp_NV.exp()
+    gradient_NV = -dlogprob_N[:, None] * p_NV
+    gradient_NV.scatter_add_(1, labels_N[:, None], dlogprob_N[:, None].to(gradient_NV.dtype))
+    if dentropy_N is not None:
+        surprise_NV = logp_NV + statistics.entropy_N[:, None]
+        of_entropy_NV = -dentropy_N[:, None] * p_NV * surprise_NV
+        gradient_NV += torch.where(p_NV > 0, of_entropy_NV, 0.0)
+    logits_NV.copy_(gradient_NV / temperature)
+
+
+def sample(
+    logits_NV: Tensor, uniforms_N: Tensor, temperatures_N: Tensor, floors_N: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Draws one id a row by inverting its distribution function; see `Kernels.sample`."""
+    rows, vocabulary = logits_NV.shape
+    wide_NV = logits_NV.float()
+    greedy_N = temperatures_N == 0
+    scale_N = torch.where(greedy_N, 1.0, temperatures_N)[:, None]
+    wide_NV = wide_NV.masked_fill(wide_NV < floors_N[:, None], float("-inf"))
+    top_N = wide_NV.amax(-1, keepdim=True)
+    shifted_NV = F.pad(
+        wide_NV.sub_(top_N).div_(scale_N), (0, -vocabulary % CHUNK), value=-torch.inf
+    )
+    mass = shifted_NV.exp().view(rows, -1, CHUNK)
+    sums = mass.sum(-1, dtype=torch.float64).cumsum(-1)
+    total_N = sums[:, -1:].contiguous()
+    left_N = uniforms_N[:, None] * total_N
+    chunk_N = torch.searchsorted(sums, left_N, right=True)
+    chunk_N = torch.minimum(chunk_N, torch.searchsorted(sums, total_N))
+    before_N = torch.where(chunk_N > 0, sums.gather(1, (chunk_N - 1).clamp(min=0)), 0.0)
+    inside = mass[torch.arange(rows), chunk_N[:, 0]].double().cumsum(-1)
+    offset_N = torch.searchsorted(inside, left_N - before_N, right=True)
+    offset_N = torch.minimum(offset_N, torch.searchsorted(inside, inside[:, -1:].contiguous()))
+    tokens_N = (chunk_N * CHUNK + offset_N)[:, 0]
+    logprobs_N = shifted_NV.gather(1, tokens_N[:, None])[:, 0] - total_N[:, 0].log().float()
+    if bool(greedy_N.any()):
+        best_N = wide_NV.argmax(-1)
+        tokens_N = torch.where(greedy_N, best_N, tokens_N)
+        logprobs_N = torch.where(greedy_N, 0.0, logprobs_N)
+    return tokens_N, logprobs_N
+
+
+def write_cache(
+    qkv_RWD: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    tables: Tensor,
+    sequences_R: Tensor,
+    positions_R: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    q_norm_D: Tensor | None,
+    k_norm_D: Tensor | None,
+    eps: float,
+) -> None:
+    """Normalises and rotates queries and keys in place; see `Kernels.write_cache`."""
+    kv_heads = keys.shape[1]
+    queries = qkv_RWD.shape[1] - 2 * kv_heads
+    for norm_D, part in (
+        (q_norm_D, qkv_RWD[:, :queries]),
+        (k_norm_D, qkv_RWD[:, queries:][:, :kv_heads]),
+    ):
+        if norm_D is not None:
+            flat = part.reshape(-1, part.shape[-1])
+            part.copy_(rms_norm_rstd(flat, norm_D, eps)[0].view_as(part))
+    rotate_(qkv_RWD, positions_R, cos, sin, heads=queries + kv_heads, inverse=False)
+    blocks_R, at_R = tables[sequences_R, positions_R // BLOCK], positions_R % BLOCK
+    keys[blocks_R, :, :, at_R] = qkv_RWD[:, queries : queries + kv_heads]
+    values[blocks_R, :, at_R] = qkv_RWD[:, queries + kv_heads :]
+
+
+def attend(
+    qkv_RWD: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    tables: Tensor,
+    sequences_R: Tensor,
+    positions_R: Tensor,
+    scale: float,
+) -> Tensor:
+    """Attention of each row to its sequence's cache; see `Kernels.attend`.
+
+    Rows that are alone in their sequence go through one product of all blocks; the others, a
+    sequence at a time.
+    """
+    rows, width, head_dim = qkv_RWD.shape
+    queries = width - 2 * keys.shape[1]
+    counts_S = torch.bincount(sequences_R, minlength=len(tables))
+    is_alone_R = counts_S[sequences_R] == 1
+    if bool(is_alone_R.all()):
+        alone = _attend_alone(
+            qkv_RWD[:, :queries], keys, values, tables[sequences_R], positions_R, scale
+        )
+        return alone.view(rows, -1)
+    out_RQD = qkv_RWD.new_empty(rows, queries, head_dim)
+    part = is_alone_R.nonzero()[:, 0]
+    if len(part):
+        out_RQD[part] = _attend_alone(
+            qkv_RWD[part, :queries],
+            keys,
+            values,
+            tables[sequences_R[part]],
+            positions_R[part],
+            scale,
+        )
+    for sequence in (counts_S > 1).nonzero()[:, 0].tolist():
+        part = (sequences_R == sequence).nonzero()[:, 0]
+        out_RQD[part] = _attend_together(
+            qkv_RWD[part, :queries], keys, values, tables[sequence], positions_R[part], scale
+        )
+    return out_RQD.view(rows, -1)
+
+
+def _attend_alone(
+    q_RQD: Tensor, keys: Tensor, values: Tensor, tables_R: Tensor, positions_R: Tensor, scale: float
+) -> Tensor:
+    """One row a sequence: scores block by block, without moving the gathered blocks again."""
+    (rows, queries, head_dim), kv_heads = q_RQD.shape, keys.shape[1]
+    length = int(positions_R.max()) + 1
+    count = -(-length // BLOCK)
+    used = tables_R[:, :count].flatten()
+    k = keys.index_select(0, used).view(rows, count, kv_heads, head_dim, BLOCK)
+    v = values.index_select(0, used).view(rows, count, kv_heads, BLOCK, head_dim)
+    q = (q_RQD * scale).view(rows, 1, kv_heads, queries // kv_heads, head_dim)
+    scores = torch.matmul(q, k).permute(0, 2, 3, 1, 4).flatten(3).float()
+    hidden_R = torch.arange(count * BLOCK, device=q.device)[None] > positions_R[:, None]
+    weights = scores.masked_fill_(hidden_R[:, None, None], float("-inf")).softmax(-1)
+    weights = weights.to(q.dtype).view(rows, kv_heads, -1, count, BLOCK).permute(0, 3, 1, 2, 4)
+    return torch.matmul(weights, v).sum(1).view(rows, queries, head_dim)
+
+
+def _attend_together(
+    q_RQD: Tensor, keys: Tensor, values: Tensor, table: Tensor, positions_R: Tensor, scale: float
+) -> Tensor:
+    """Rows of one sequence."""
+    kv_heads, head_dim = keys.shape[1], q_RQD.shape[2]
+    length = int(positions_R.max()) + 1
+    used = table[: -(-length // BLOCK)]
+    k = keys[used].permute(1, 0, 3, 2).reshape(1, kv_heads, -1, head_dim)[:, :, :length]
+    v = values[used].transpose(0, 1).reshape(1, kv_heads, -1, head_dim)[:, :, :length]
+    seen = torch.arange(length, device=q_RQD.device)[None] <= positions_R[:, None]
+    o = F.scaled_dot_product_attention(
+        q_RQD.transpose(0, 1)[None], k, v, attn_mask=seen, scale=scale, enable_gqa=True
+    )
+    return o[0].transpose(0, 1)

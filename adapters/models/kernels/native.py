@@ -1,0 +1,129 @@
+"""Compiles `kernels.c` on first use and calls it on tensor pointers."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+logger = logging.getLogger(__name__)
+
+SOURCE = Path(__file__).with_name("kernels.c")
+COMPILERS = ("cc", "gcc", "clang")
+# Not -ffast-math: it would change the process's floating-point mode and hide NaN.
+FLAGS = (
+    "-O3",
+    "-march=native",
+    "-fopenmp",
+    "-shared",
+    "-fPIC",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fassociative-math",
+    "-fno-signed-zeros",
+    "-freciprocal-math",
+)
+COMPILE_SECONDS = 120.0
+
+# p: a tensor or None, i: int, f: float; the thread count comes first in every call.
+SIGNATURES = {
+    "rms_norm": "ppppiif",
+    "rms_norm_backward": "ppppppii",
+    "swiglu": "ppii",
+    "swiglu_backward": "pppii",
+    "rotate": "ppppfiii",
+    "transpose": "ppii",
+    "label_logprobs": "ppfpppii",
+    "logits_gradient": "ppppppfii",
+    "write_cache": "ppppppppppfiiii",
+    "attend": "pppppppiiiif",
+    "sample": "ppppppii",
+}
+_CTYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_float}
+
+
+class Library:
+    """The kernels of one storage type, head size and group size."""
+
+    def __init__(self, path: Path) -> None:
+        library = ctypes.CDLL(str(path))
+        self._functions = {name: getattr(library, name) for name in SIGNATURES}
+        for name, letters in SIGNATURES.items():
+            self._functions[name].argtypes = [
+                ctypes.c_int64,
+                *(_CTYPES[letter] for letter in letters),
+            ]
+            self._functions[name].restype = None
+
+    def call(self, name: str, *arguments: Tensor | float | int | None) -> None:
+        """Run a kernel on as many threads as torch uses. Tensors must be contiguous."""
+        values = [x.data_ptr() if isinstance(x, Tensor) else x for x in arguments]
+        self._functions[name](torch.get_num_threads(), *values)
+
+
+def load_library(
+    *, bfloat16: bool, head_dim: int, group: int, folder: Path | None = None
+) -> Library | None:
+    """The compiled kernels, from the user's cache or the compiler.
+
+    Args: folder: where compiled files are kept; by default the user's cache.
+    Returns: None where there is no compiler, or it fails (logged).
+    """
+    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
+    if compiler is None:
+        return None
+    options = (*FLAGS, f"-DBF16={int(bfloat16)}", f"-DHEAD_DIM={head_dim}", f"-DGROUP={group}")
+    name = f"kernels-{_key(compiler, options)}.so"
+    for place in (folder or Path.home() / ".cache" / "hexpo" / "kernels", None):
+        try:
+            return Library(_compiled(compiler, options, place, name))
+        except subprocess.SubprocessError as error:
+            detail = getattr(error, "stderr", None) or b""
+            logger.warning(
+                "%s cannot compile %s, eager kernels are used: %s\n%s",
+                compiler,
+                SOURCE.name,
+                error,
+                detail.decode(errors="replace"),
+            )
+            return None
+        except OSError as error:
+            logger.info("no compiled kernels in %s: %s", place or "a temporary folder", error)
+    return None
+
+
+def _key(compiler: str, options: tuple[str, ...]) -> str:
+    cpu = platform.processor()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        wanted = ("model name", "flags", "Features")
+        lines = info.read_text().splitlines()
+        cpu += "".join(sorted({line for line in lines if line.startswith(wanted)}))
+    parts = (SOURCE.read_bytes(), cpu.encode(), compiler.encode(), *(o.encode() for o in options))
+    return hashlib.blake2b(b"\0".join(parts), digest_size=12).hexdigest()
+
+
+def _compiled(compiler: str, options: tuple[str, ...], folder: Path | None, name: str) -> Path:
+    """The library's path; written whole or not at all, by whoever comes first."""
+    folder = folder or Path(tempfile.mkdtemp(prefix="hexpo-kernels-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    if not path.exists():
+        descriptor, partial = tempfile.mkstemp(dir=folder, prefix=name)
+        os.close(descriptor)
+        try:
+            command = [compiler, *options, str(SOURCE), "-o", partial, "-lm"]
+            subprocess.run(command, check=True, capture_output=True, timeout=COMPILE_SECONDS)
+            os.replace(partial, path)
+        finally:
+            Path(partial).unlink(missing_ok=True)
+    return path

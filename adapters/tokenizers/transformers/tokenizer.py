@@ -1,0 +1,91 @@
+"""Implements the Tokenizer port with a Hugging Face fast tokenizer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hexpo.adapters.models.loading import Location
+from hexpo.domain.errors import ModelError
+from hexpo.domain.trajectory import Message
+
+
+class TransformersTokenizer:
+    """Renders with the model's own chat template; reads nothing after it was made."""
+
+    def __init__(self, tokenizer: Any, *, location: Location) -> None:
+        self._tokenizer = tokenizer
+        self._where = location.folder
+        ids = {tokenizer.eos_token_id, *_declared_stops(location)}
+        self._stop_ids = tuple(sorted(found for found in ids if found is not None))
+        self._identity = _identity_of(tokenizer)
+
+    @property
+    def identity(self) -> str:
+        """Hash of vocabulary, rules and chat template."""
+        return self._identity
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Ends of an answer: the tokenizer's own, and those of the model's files."""
+        return self._stop_ids
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of ids, added ones included."""
+        return len(self._tokenizer)
+
+    def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Ids of a conversation and the generation prompt. Raises ModelError: there is no chat
+        template, or it refuses the conversation."""
+        from jinja2 import TemplateError
+
+        if not self._tokenizer.chat_template:
+            raise ModelError(
+                f"the tokenizer in {self._where} has no chat template: use an instruction-tuned"
+                " model, or add chat_template.jinja to its folder"
+            )
+        conversation = [{"role": message.role, "content": message.content} for message in messages]
+        try:
+            rendered = self._tokenizer.apply_chat_template(
+                conversation, add_generation_prompt=True, tokenize=True, return_dict=False
+            )
+        except (TemplateError, TypeError, ValueError) as error:
+            roles = ", ".join(message.role for message in messages)
+            raise ModelError(
+                f"the chat template in {self._where} refuses a conversation of the roles"
+                f" {roles or 'none'}: {error}"
+            ) from error
+        return tuple(int(token) for token in rendered)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids, without special tokens and without tidying of spaces."""
+        text: str = self._tokenizer.decode(
+            list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        return text
+
+    def save(self, folder: Path) -> None:
+        """Write the tokenizer's files."""
+        self._tokenizer.save_pretrained(str(folder))
+
+
+def _declared_stops(location: Location) -> set[int]:
+    """`eos_token_id` of the model's own files: a number, a list or nothing."""
+    found: set[int] = set()
+    for name in ("generation_config.json", "config.json"):
+        file = location.folder / name
+        if location.gguf is None and file.is_file():
+            ids = json.loads(file.read_text()).get("eos_token_id")
+            found.update([ids] if isinstance(ids, int) else ids or [])
+    return found
+
+
+def _identity_of(tokenizer: Any) -> str:
+    state = hashlib.blake2b(digest_size=16)
+    state.update(tokenizer.backend_tokenizer.to_str().encode())
+    state.update(str(tokenizer.chat_template).encode())
+    return state.hexdigest()

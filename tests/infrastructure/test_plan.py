@@ -1,0 +1,135 @@
+"""The numbers that `hexpo plan` prints."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hexpo.domain.errors import ModelError
+from hexpo.infrastructure.config import gguf_header
+from hexpo.infrastructure.config.load import Resolved
+from hexpo.infrastructure.config.model import shape_of
+from hexpo.infrastructure.plan import arithmetic, plan
+
+Load = Callable[..., Resolved]
+
+
+def test_batch_arithmetic(resolve: Load) -> None:
+    """8 prompts x 8 samples, two mini-batches, three passes, 100 steps; 64 + 32 tokens each."""
+    config = resolve("training.updates_per_batch=2", "training.epochs_per_batch=3").config
+    assert arithmetic(config) == {
+        "sequences_per_step": 64,
+        "sequences_per_update": 32,
+        "updates_per_step": 6,
+        "updates": 600,
+        "generated_tokens_per_step": 64 * 32,
+        "tokens_per_step": 64 * 96,
+    }
+
+
+def test_parameters_follow_from_the_shape(resolve: Load) -> None:
+    """I5: a layer has 16 x 4 x (8 + 4) attention and 3 x 16 x 32 gate weights; the head is tied."""
+    shape = shape_of(resolve().config.model.path)
+    assert shape.parameters == 2 * (16 * 4 * (8 + 4) + 3 * 16 * 32) + 64 * 16
+
+
+def test_memory_adds_up_from_its_parts(resolve: Load) -> None:
+    """I5, fp32: weights, gradients and two moments are 16 bytes a parameter."""
+    made = plan(resolve("model.precision=fp32"))
+    names = [part.name for part in made.memory]
+    assert names[0] == "total, about"
+    assert "masters" not in names
+    assert "reference" not in names
+    with_kl = plan(resolve("model.precision=fp32", "algorithm.kl.where=loss"))
+    assert "reference" in [part.name for part in with_kl.memory]
+
+
+def test_a_plan_lists_values_with_origins_and_all_problems(resolve: Load) -> None:
+    """M3, M6: an unsound configuration still has a plan."""
+    made = plan(resolve("rollout.samples=1", "model.path=nowhere"))
+    assert {problem.key for problem in made.problems} == {"rollout.samples", "model.path"}
+    by_key = {value.key: value for value in made.values}
+    assert by_key["rollout.samples"].origin.value == "override"
+    assert by_key["training.options.weight_decay"].origin.value == "default"
+    assert made.memory == ()
+    assert made.numbers
+
+
+def test_a_plan_loads_no_model_library(resolve: Load, tmp_path: Path) -> None:
+    """It is quick, and works where no engine is installed."""
+    path = tmp_path / "config.yaml"
+    from hexpo.infrastructure.config.load import write
+
+    write(resolve().config, path)
+    code = (
+        "import sys; from hexpo.entrypoints.cli.main import run;"
+        f" code = run(['plan', {str(path)!r}]);"
+        " heavy = [m for m in sys.modules if m in ('transformers', 'dependency_injector', 'vllm')];"
+        " print(code, heavy)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True
+    )
+    assert done.stdout.strip().endswith("0 []"), done.stdout + done.stderr
+
+
+def gguf(path: Path, fields: list[tuple[str, int, bytes]]) -> Path:
+    """A GGUF head."""
+    parts = [b"GGUF", struct.pack("<IQQ", 3, 0, len(fields))]
+    for name, kind, value in fields:
+        parts += [struct.pack("<Q", len(name)), name.encode(), struct.pack("<I", kind), value]
+    path.write_bytes(b"".join(parts))
+    return path
+
+
+def text(value: str) -> bytes:
+    """A GGUF text."""
+    return struct.pack("<Q", len(value)) + value.encode()
+
+
+def test_a_gguf_head_is_read_up_to_the_vocabulary(tmp_path: Path) -> None:
+    """Short lists are passed over; the long one ends the reading, so the file may be cut there."""
+    languages = struct.pack("<IQ", 8, 2) + text("en") + text("de")
+    path = gguf(
+        tmp_path / "m.gguf",
+        [
+            ("general.architecture", 8, text("llama")),
+            ("general.languages", 9, languages),
+            ("llama.block_count", 4, struct.pack("<I", 30)),
+            ("llama.rope.freq_base", 6, struct.pack("<f", 10000.0)),
+            ("tokenizer.ggml.tokens", 9, struct.pack("<IQ", 8, 1 << 40)),
+        ],
+    )
+    assert gguf_header.read(path) == {
+        "general.architecture": "llama",
+        "llama.block_count": 30,
+        "llama.rope.freq_base": 10000.0,
+    }
+    assert shape_of(str(path)).layers == 30
+    assert shape_of(str(path)).parameters is None
+
+
+def test_a_damaged_gguf_is_a_clear_error(tmp_path: Path) -> None:
+    """Cut inside the head, or no GGUF at all."""
+    path = gguf(tmp_path / "m.gguf", [("general.architecture", 8, text("llama"))])
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(ModelError, match=r"m\.gguf"):
+        gguf_header.read(path)
+    path.write_bytes(b"PK" + bytes(40))
+    with pytest.raises(ModelError, match="no GGUF"):
+        gguf_header.read(path)
+
+
+def test_a_damaged_model_description_is_a_clear_error(tmp_path: Path) -> None:
+    """A config.json that is no JSON."""
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ModelError, match=r"config\.json"):
+        shape_of(str(tmp_path))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "new"}))
+    assert shape_of(str(tmp_path)).parameters is None
