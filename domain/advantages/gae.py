@@ -41,9 +41,9 @@ def gae(
     require_floating(reward=reward_T, value=value_T)
     actions = Actions.of(action_T=action_T, owner_T=owner_T, scored_S=scored_S)
     value_BW = actions.take(value_T)
-    delta_BW = actions.take(reward_T) + gamma * actions.following(value_BW) - value_BW
+    delta_BW = _deltas(actions, reward_T, value_BW, gamma=gamma)
     advantage_BW = actions.suffix_sums(delta_BW, decay=gamma * lam)
-    return_BW = advantage_BW + value_BW
+    return_BW = value_BW.add_(advantage_BW)
     if whitened:
         advantage_BW = whiten_slots(advantage_BW, tokens=actions.count_S.sum(), total=total)
     return {"advantage": actions.put(advantage_BW), "return": actions.put(return_BW)}
@@ -75,11 +75,17 @@ def vapo(
     require_above(0.0, alpha=alpha)
     require_floating(reward=reward_T, value=value_T)
     actions = Actions.of(action_T=action_T, owner_T=owner_T, scored_S=scored_S)
-    reward_BW, value_BW = actions.take(reward_T), actions.take(value_T)
-    delta_BW = reward_BW + gamma * actions.following(value_BW) - value_BW
+    value_BW = actions.take(value_T)
+    delta_BW = _deltas(actions, reward_T, value_BW, gamma=gamma)
     lam_S = (1 - 1 / (alpha * actions.count_S.clamp(min=1))).clamp(min=0.0)
     advantage_BW = actions.suffix_sums(delta_BW, decay=(gamma * lam_S).to(delta_BW.dtype))
     return_BW = actions.suffix_sums(delta_BW, decay=gamma) + value_BW
     if whitened:
         advantage_BW = whiten_slots(advantage_BW, tokens=actions.count_S.sum(), total=total)
     return {"advantage": actions.put(advantage_BW), "return": actions.put(return_BW)}
+
+
+def _deltas(actions: Actions, reward_T: Tensor, value_BW: Tensor, *, gamma: float) -> Tensor:
+    """(B, W) r_t + gamma V_t' - V_t."""
+    following_BW = actions.following(value_BW)
+    return following_BW.mul_(gamma).add_(actions.take(reward_T)).sub_(value_BW)

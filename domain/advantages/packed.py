@@ -3,7 +3,8 @@
 The action tokens of each row are gathered into blocks of a fixed width; the last block of a row
 may have empty slots, which hold 0. Inside a block a discounted sum is a product with a triangular
 matrix; from block to block it is a scan in a logarithmic number of steps. What stands at other
-tokens is never read, so it cannot matter what it is.
+tokens is never used, so it cannot matter what it is.
+They all share one spare slot, in a block of its own at the end, which is emptied after each use.
 
 Axes: B blocks, W slots of a block.
 """
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from hexpo.domain.errors import WrongColumn
 
-WIDTH = 32
+WIDTH = 64
 """Slots of a block: wide enough to make few blocks, narrow enough for a cheap product."""
 
 
@@ -25,9 +26,9 @@ class Actions:
     """The action tokens of packed rows, in blocks."""
 
     slot_T: Tensor
-    """int64 slot of each action token, blocks end to end; B W, one beyond, for other tokens."""
+    """int64 slot of each action token, blocks end to end; the spare one for other tokens."""
     row_B: Tensor
-    """int64 place of each block's row."""
+    """int64 place of each block's row; the spare block counts as the last row's."""
     count_S: Tensor
     """int64 action tokens of each row."""
 
@@ -49,7 +50,7 @@ class Actions:
             action_T = action_T & scored_S[owner_T]
         seen_T = action_T.cumsum(0)
         offsets = torch.searchsorted(owner_T, torch.arange(rows + 1, device=device))
-        before = torch.cat([seen_T.new_zeros(1), seen_T])[offsets]
+        before = _seen_before(seen_T, offsets)
         count_S = before.diff()
         blocks_S = (count_S + WIDTH - 1) // WIDTH
         row_B = torch.repeat_interleave(blocks_S)
@@ -57,7 +58,8 @@ class Actions:
         shift_S = (blocks_S.cumsum(0) - blocks_S) * WIDTH - before[:-1] - 1
         slot_T = shift_S.index_select(0, owner_T).add_(seen_T)
         slot_T.masked_fill_(~action_T, row_B.shape[0] * WIDTH)
-        return Actions(slot_T, row_B, count_S)
+        spare_B = row_B.new_full((min(rows, 1),), rows - 1)
+        return Actions(slot_T, torch.cat([row_B, spare_B]), count_S)
 
     @property
     def filled_BW(self) -> Tensor:
@@ -74,14 +76,16 @@ class Actions:
                 f"a column has the axes {tuple(column_T.shape)}; action has"
                 f" {tuple(self.slot_T.shape)}"
             )
-        slots = column_T.new_zeros(self.row_B.shape[0] * WIDTH + 1)
+        slots = column_T.new_zeros(self.row_B.shape[0] * WIDTH)
         slots.scatter_(0, self.slot_T, column_T)
-        return slots[:-1].view(-1, WIDTH)
+        return self._emptied(slots.view(-1, WIDTH))
 
     def put(self, values_BW: Tensor) -> Tensor:
-        """(T,) float32: values at their tokens, exactly 0 at every other one."""
-        values = values_BW.float().flatten()
-        return torch.cat([values, values.new_zeros(1)]).index_select(0, self.slot_T)
+        """(T,) float32: values at their tokens, exactly 0 at every other one.
+
+        Args: values_BW: contiguous; its spare slot is emptied.
+        """
+        return self._emptied(values_BW.float()).flatten().index_select(0, self.slot_T)
 
     def following(self, values_BW: Tensor) -> Tensor:
         """(B, W) the value at the next action token of the row; 0 at its last one."""
@@ -128,12 +132,23 @@ class Actions:
             reach *= 2
         return torch.where(self._same_row(1), _ahead(total_B, 1), 0.0)
 
+    def _emptied(self, values_BW: Tensor) -> Tensor:
+        values_BW[-1:, :1].zero_()
+        return values_BW
+
     def _same_row(self, reach: int) -> Tensor:
         """(B,) bool: the block `reach` places on belongs to the same row."""
         ahead = torch.nn.functional.pad(
             self.row_B[reach:], (0, min(reach, len(self.row_B))), value=-1
         )
         return ahead == self.row_B
+
+
+def _seen_before(seen_T: Tensor, offsets: Tensor) -> Tensor:
+    """Action tokens before each offset, from their running count."""
+    if seen_T.shape[0] == 0:
+        return torch.zeros_like(offsets)
+    return seen_T[(offsets - 1).clamp(min=0)] * (offsets > 0)
 
 
 def _ahead(values_B: Tensor, reach: int) -> Tensor:

@@ -46,7 +46,7 @@ def optimal_token_baseline(
     actions = Actions.of(action_T=action_T, owner_T=owner_T, scored_S=scored_S)
     place_BW = actions.take(torch.arange(owner_T.shape[0], device=owner_T.device))
     first_S = place_BW.new_full(actions.count_S.shape, owner_T.shape[0])
-    first_S = first_S.scatter_reduce(0, actions.row_B, place_BW[:, 0], "amin")
+    first_S = first_S.scatter_reduce(0, actions.row_B[:-1], place_BW[:-1, 0], "amin")
     place_BW = place_BW - first_S[actions.row_B][:, None]
     weight_BW = _weights(actions, old_T, behaviour_T, squares_T, truncation)
     return _subtract(actions, reward_T, weight_BW, place_BW, scored_S=scored_S, group_S=group_S)

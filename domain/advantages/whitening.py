@@ -41,13 +41,16 @@ def whiten_slots(
 ) -> Tensor:
     """The same for blocks of tokens of which some slots are empty and hold exactly 0.
 
+    A block is summed in the dtype of the values, blocks in float64: a float64 copy of all tokens
+    would take longer than everything else.
+
     Args: values_BW: (B, W) floating. tokens: scalar, how many slots are not empty.
     Returns: (B, W) in the dtype of `values_BW`; an empty slot holds what means nothing.
     """
-    count, first = total(_pair(tokens, values_BW.sum(dtype=torch.float64))).unbind()
+    count, first = total(_pair(tokens, values_BW.sum(1).double().sum())).unbind()
     mean = (first / count.clamp(min=1)).to(values_BW.dtype)
     centred_BW = values_BW - mean
-    second = centred_BW.square().sum(dtype=torch.float64)
+    second = torch.linalg.vector_norm(centred_BW, dim=1).double().square().sum()
     second = second - (values_BW.numel() - tokens) * mean.square().double()
     scale = _scale(count, total(second.clamp(min=0)[None])[0], epsilon)
     return centred_BW.mul_(scale.to(values_BW.dtype))

@@ -385,7 +385,7 @@ def test_grading_64_cheap_samples_is_fast() -> None:
         batch = [answered("a", "a")] * 64
         await reward.grade(batch)
         best = float("inf")
-        for _ in range(5):
+        for _ in range(10):
             start = time.monotonic()
             await reward.grade(batch)
             best = min(best, time.monotonic() - start)

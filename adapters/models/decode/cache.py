@@ -11,6 +11,8 @@ from torch import Tensor
 from hexpo.adapters.models.kernels.eager import BLOCK
 
 FIRST_BLOCKS = 64
+KEPT_BYTES = 2**28
+"""A pool up to this size outlives `clear`: new memory costs more than the steps that use it."""
 
 
 @attrs.define(eq=False)
@@ -43,13 +45,18 @@ class BlockCache:
         self._shapes = ((layers, kv_heads, head_dim, BLOCK), (layers, kv_heads, BLOCK, head_dim))
         self._dtype, self._device = dtype, device
         self._largest = FIRST_BLOCKS
-        self.clear()
+        self._keys, self._values = (self._zeros(0, *shape) for shape in self._shapes)
+        self._users: list[int] = []
+        self._free: list[int] = []
 
     def clear(self) -> None:
-        """Forget everything and give the memory back; the next pool starts as large."""
-        self._keys, self._values = (self._zeros(0, *shape) for shape in self._shapes)
-        self._free: list[int] = []
-        self._users: list[int] = []
+        """Forget every sequence; a large pool gives its memory back, and starts as large again."""
+        size = len(self._users)
+        if 2 * self._keys.nbytes > KEPT_BYTES:
+            self._keys, self._values = (self._zeros(0, *shape) for shape in self._shapes)
+            size = 0
+        self._users = [0] * size
+        self._free = list(range(size - 1, -1, -1))
 
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
         """Keys (blocks, kv_heads, head_dim, 32) and values (blocks, kv_heads, 32, head_dim)."""

@@ -119,30 +119,31 @@ def sample(
 ) -> tuple[Tensor, Tensor]:
     """Draws one id a row by inverting its distribution function; see `Kernels.sample`."""
     rows, vocabulary = logits_NV.shape
-    wide_NV = logits_NV.float()
-    greedy_N = temperatures_N == 0
-    scale_N = torch.where(greedy_N, 1.0, temperatures_N)[:, None]
-    wide_NV = wide_NV.masked_fill(wide_NV < floors_N[:, None], float("-inf"))
+    is_greedy_N = temperatures_N == 0
+    scale_N = torch.where(is_greedy_N, 1.0, temperatures_N)[:, None]
+    wide_NV = logits_NV.to(torch.float32, copy=True)
+    if bool((floors_N > -torch.inf).any()):
+        wide_NV.masked_fill_(wide_NV < floors_N[:, None], -torch.inf)
     top_N = wide_NV.amax(-1, keepdim=True)
-    shifted_NV = F.pad(
-        wide_NV.sub_(top_N).div_(scale_N), (0, -vocabulary % CHUNK), value=-torch.inf
-    )
-    mass = shifted_NV.exp().view(rows, -1, CHUNK)
-    sums = mass.sum(-1, dtype=torch.float64).cumsum(-1)
+    wide_NV.sub_(top_N).div_(scale_N).exp_()
+    padded_NV = F.pad(wide_NV, (0, -vocabulary % CHUNK)) if vocabulary % CHUNK else wide_NV
+    mass = padded_NV.view(rows, -1, CHUNK)
+    sums = mass.sum(-1).double().cumsum(-1)
     total_N = sums[:, -1:].contiguous()
     left_N = uniforms_N[:, None] * total_N
     chunk_N = torch.searchsorted(sums, left_N, right=True)
     chunk_N = torch.minimum(chunk_N, torch.searchsorted(sums, total_N))
     before_N = torch.where(chunk_N > 0, sums.gather(1, (chunk_N - 1).clamp(min=0)), 0.0)
-    inside = mass[torch.arange(rows), chunk_N[:, 0]].double().cumsum(-1)
+    inside = mass[torch.arange(rows, device=mass.device), chunk_N[:, 0]].double().cumsum(-1)
     offset_N = torch.searchsorted(inside, left_N - before_N, right=True)
     offset_N = torch.minimum(offset_N, torch.searchsorted(inside, inside[:, -1:].contiguous()))
-    tokens_N = (chunk_N * CHUNK + offset_N)[:, 0]
-    logprobs_N = shifted_NV.gather(1, tokens_N[:, None])[:, 0] - total_N[:, 0].log().float()
-    if bool(greedy_N.any()):
-        best_N = wide_NV.argmax(-1)
-        tokens_N = torch.where(greedy_N, best_N, tokens_N)
-        logprobs_N = torch.where(greedy_N, 0.0, logprobs_N)
+    tokens_N = chunk_N * CHUNK + offset_N
+    drawn_N = (logits_NV.gather(1, tokens_N).float() - top_N).div_(scale_N)
+    logprobs_N = (drawn_N - total_N.log().float())[:, 0]
+    tokens_N = tokens_N[:, 0]
+    if bool(is_greedy_N.any()):
+        tokens_N = torch.where(is_greedy_N, logits_NV.float().argmax(-1), tokens_N)
+        logprobs_N = torch.where(is_greedy_N, 0.0, logprobs_N)
     return tokens_N, logprobs_N
 
 

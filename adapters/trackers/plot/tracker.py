@@ -21,7 +21,7 @@ class Config:
 
     reward: str = "reward/mean"
     """Metric of the training curve."""
-    heldout: str = "accuracy"
+    heldout: str = "mean"
     """Metric of an evaluation that becomes a point: `evaluate/<name>/<this>`."""
     every: int = attrs.field(default=10, validator=attrs.validators.ge(1))
     """Steps between two drawings; the last one is made when the run closes."""

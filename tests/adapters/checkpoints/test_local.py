@@ -112,12 +112,14 @@ def test_a_crash_while_an_old_save_is_removed_leaves_no_half_save(
     asyncio.run(_save(tmp_path, 1))
 
     def remove_one_file(folder: Path, **options: Any) -> None:
-        next(marker.files_of(folder)).unlink()
-        raise PowerCut
+        for path in marker.files_of(folder):
+            path.unlink()
+            raise PowerCut
 
-    with monkeypatch.context() as patch, pytest.raises(PowerCut):
+    with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", remove_one_file)
-        asyncio.run(_save(tmp_path, 1))
+        with pytest.raises(PowerCut):
+            asyncio.run(_save(tmp_path, 1))
     (kept,) = tmp_path.glob("step-*")
     assert marker.fault(kept, digests=True) == ""
     asyncio.run(_save(tmp_path, 1))

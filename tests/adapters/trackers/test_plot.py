@@ -20,7 +20,7 @@ def _run(folder: Path, first_step: int, last: int, *, every: int = 100) -> None:
     tracker.begin(title="addition", steps=last, first_step=first_step)
     for step in range(first_step + 1, last + 1):
         tracker.report(step, {"reward/mean": latest(step / 8), "reward/none": mean_of(0, 0)})
-    tracker.report(last, {"evaluate/held-out/accuracy": latest(last / 16)})
+    tracker.report(last, {"evaluate/held-out/mean": latest(last / 16)})
     tracker.close()
 
 
@@ -30,7 +30,7 @@ def test_a_resumed_run_draws_on(tmp_path: Path) -> None:
     _run(tmp_path, 2, 6)
     assert read(tmp_path / "reward.png") == [
         Curve("reward/mean", tuple((step, step / 8) for step in range(1, 7))),
-        Curve("held-out: accuracy", ((6, 6 / 16),)),
+        Curve("held-out: mean", ((6, 6 / 16),)),
     ]
 
 

@@ -1,0 +1,85 @@
+"""Writes the generated pages of the documentation.
+
+python -m hexpo.entrypoints.docs
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import attrs
+
+from hexpo.infrastructure import find
+from hexpo.infrastructure.config.documentation import Field, fields_of, lines_under
+from hexpo.infrastructure.config.schema import RunConfig, TermSection
+from hexpo.infrastructure.config.structure import is_section, members
+
+PORTS = ("prompts", "rewards", "rollout", "training", "checkpoints", "trackers", "platform")
+"""Ports whose adapters have settings, in the order of the page."""
+
+BAR = "&#124;"
+"""A bar inside a table's cell."""
+
+HEAD = """# Configuration
+
+A run is made from one YAML file and `section.key=value` overrides. A key has one default; what is
+given wins over what the model's folder says, and that over the default. Unknown keys, wrong types
+and values out of range are refused before anything is loaded, all of them at once, with the
+nearest valid name. `hexpo plan FILE` shows each value and where it came from.
+
+The page is generated from the schema: `python -m hexpo.entrypoints.docs`.
+"""
+
+
+def configuration() -> str:
+    """The page of all keys: the schema's sections, then each adapter's own options."""
+    return "\n".join([HEAD, *_schema(), *_adapters()]) + "\n"
+
+
+def main(folder: Path) -> None:
+    """Write the generated pages into `folder`."""
+    (folder / "configuration.md").write_text(configuration(), encoding="utf-8")
+
+
+def _schema() -> Iterator[str]:
+    texts = lines_under(RunConfig)
+    for field in attrs.fields(attrs.resolve_types(RunConfig)):
+        yield f"## {field.name}\n"
+        yield f"{texts[field.name]}\n"
+        sections = [option for option in members(field.type) if is_section(option)]
+        if sections:
+            yield from _table(fields_of(sections[0], prefix=f"{field.name}."))
+        else:
+            yield "A list of sections with `kind` and `options`.\n"
+        if field.name == "algorithm":
+            yield "Each of `algorithm.terms`:\n"
+            yield from _table(fields_of(TermSection))
+
+
+def _adapters() -> Iterator[str]:
+    yield "# Options of adapters\n"
+    yield "What stands under `options` beside the name of an adapter.\n"
+    for port in PORTS:
+        for kind in find.names(port):
+            module = find.adapter(port, kind)
+            if not module.__name__.startswith("hexpo."):
+                continue
+            yield f"## {port}/{kind}\n"
+            yield f"{(module.__doc__ or '').strip().splitlines()[0]}\n"
+            of = getattr(module, "Config", None)
+            yield from _table(fields_of(of)) if of is not None else ["It has no setting.\n"]
+
+
+def _table(fields: Iterable[Field]) -> Iterator[str]:
+    yield "| Key | Type | Default | What it is |\n|---|---|---|---|"
+    for field in fields:
+        default = f"`{field.default}`" if field.default else "must be given"
+        cells = (f"`{field.key}`", field.kind, default, field.text)
+        yield f"| {' | '.join(cell.replace('|', BAR) for cell in cells)} |"
+    yield ""
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("docs"))

@@ -1,0 +1,86 @@
+"""Hugging Face tokenizers: a small one, made here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hexpo.adapters.tokenizers.transformers import TransformersTokenizer, build
+from hexpo.domain.errors import MissingExtra, ModelError
+from hexpo.domain.trajectory import Message
+
+_TEMPLATE = (
+    "{% for m in messages %}{% if m['role'] == 'tool' %}{{ raise_exception('no tools') }}"
+    "{% endif %}<{{ m['role'] }}> {{ m['content'] }} </s>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+def _folder(folder: Path, template: str | None = _TEMPLATE, eos: str = "2") -> str:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = ["<unk>", "<s>", "</s>", "<user>", "<assistant>", "2", "+", "3", "?", "5"]
+    raw = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
+    raw.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    made = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="</s>", bos_token="<s>")
+    made.add_special_tokens({"additional_special_tokens": ["<user>", "<assistant>"]})
+    if template:
+        made.chat_template = template
+    made.save_pretrained(str(folder))
+    (folder / "config.json").write_text(f'{{"model_type": "llama", "eos_token_id": {eos}}}')
+    return str(folder)
+
+
+def test_a_conversation_becomes_the_ids_of_the_models_own_template(tmp_path: Path) -> None:
+    """E1: the generation prompt is part of it, nothing is added around."""
+    tokenizer = build(reference=_folder(tmp_path))
+    assert tokenizer.render([Message("user", "2 + 3 ?")]) == (3, 5, 6, 7, 8, 2, 4)
+    assert tokenizer.vocabulary == 10
+
+
+def test_an_answer_is_read_without_special_tokens(tmp_path: Path) -> None:
+    """Spaces stay as they are."""
+    assert build(reference=_folder(tmp_path)).decode([4, 9, 8, 2]) == "5 ?"
+
+
+@pytest.mark.parametrize(("eos", "wanted"), [("2", (2,)), ("[2, 8]", (2, 8)), ("null", (2,))])
+def test_stop_ids_are_those_of_tokenizer_and_model(
+    tmp_path: Path, eos: str, wanted: tuple[int, ...]
+) -> None:
+    """O09: a number, a list or nothing in the model's files."""
+    assert build(reference=_folder(tmp_path, eos=eos)).stop_ids == wanted
+
+
+def test_a_missing_template_and_a_refusing_one_are_errors(tmp_path: Path) -> None:
+    """The message says which and what to do."""
+    (tmp_path / "bare").mkdir()
+    bare = build(reference=_folder(tmp_path / "bare", template=None))
+    with pytest.raises(ModelError, match="no chat template"):
+        bare.render([Message("user", "2")])
+    (tmp_path / "strict").mkdir()
+    strict = build(reference=_folder(tmp_path / "strict"))
+    with pytest.raises(ModelError, match="no tools"):
+        strict.render([Message("tool", "2")])
+
+
+def test_identity_changes_with_the_template_only(tmp_path: Path) -> None:
+    """Equal files, equal identity; a saved copy too."""
+    for name in ("one", "two", "three"):
+        (tmp_path / name).mkdir()
+    one: TransformersTokenizer = build(reference=_folder(tmp_path / "one"))
+    other = build(reference=_folder(tmp_path / "two", template=_TEMPLATE + " "))
+    assert one.identity != other.identity
+    one.save(tmp_path / "three")
+    (tmp_path / "three" / "config.json").write_text('{"model_type": "llama"}')
+    assert build(reference=str(tmp_path / "three")).identity == one.identity
+
+
+def test_a_folder_without_tokenizer_is_an_error(tmp_path: Path) -> None:
+    """And a package that is not installed names its command."""
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(ModelError, match="no tokenizer"):
+        build(reference=str(tmp_path))
+    with pytest.raises(MissingExtra, match="pip install"):
+        build(reference="package:nothing_here")
