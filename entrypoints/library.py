@@ -102,15 +102,14 @@ class Run:
 
         Raises: ConfigurationError: the run has no held-out prompts.
         """
-        if self.config.data.evaluation is None:
-            raise ConfigurationError(
-                "this configuration has no held-out prompts; set data.evaluation.kind and its"
-                " options"
-            )
         try:
             self._fail_early()
+            if self.container.held_out_prompts() is None:
+                raise _nothing_held_out()
             await self._load_newest()
             evaluator = self.container.evaluator()
+            if evaluator is None:
+                raise _nothing_held_out()
             report: EvaluationReport = await evaluator.run(self.container.tracker())
             return report
         finally:
@@ -207,6 +206,12 @@ def resolve(config: Source, *overrides: str) -> Resolved:
     """A configuration with all defaults, and where each value came from; checks only types."""
     source = plain(config) if isinstance(config, RunConfig) else config
     return load(source, overrides=overrides)
+
+
+def _nothing_held_out() -> ConfigurationError:
+    return ConfigurationError(
+        "this configuration has no held-out prompts; set data.evaluation.kind and its options"
+    )
 
 
 def _block(work: Coroutine[Any, Any, T]) -> T:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # they import torch, which must not happen before the process
 def train(config: str | None, overrides: Sequence[str], *, resume: str | None, parent: str) -> int:
     """Train a new run, or go on with one."""
     if resume is not None and config is not None and "=" in config:
-        config, overrides = None, (config, *overrides)
+        overrides, config = (config, *overrides), None
     if config is None and resume is None:
         raise ConfigurationError("give a configuration file, or --resume RUN")
     folder = runs.find(resume, parent=Path(parent)) if resume is not None else None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
 from hexpo.domain.errors import ModelError
 
-_SCALARS = {
+_SCALARS: Mapping[int, str] = {
     0: "B",
     1: "b",
     2: "H",

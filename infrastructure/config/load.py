@@ -91,14 +91,14 @@ def refuse(problems: Sequence[Problem]) -> ConfigurationError:
 def defaults(of: type[Any]) -> dict[str, Any]:
     """The schema's defaults as a plain mapping; keys without one are left out."""
     found: dict[str, Any] = {}
-    for field in attrs.fields(of):
-        kind = attrs.resolve_types(of) and attrs.fields_dict(of)[field.name].type
-        if isinstance(field.default, attrs.Factory):  # type: ignore[arg-type]
-            found[field.name] = field.default.factory()  # type: ignore[union-attr]
-        elif field.default is not attrs.NOTHING:
-            found[field.name] = plain(field.default)
-        elif is_section(kind):
-            found[field.name] = defaults(kind)  # type: ignore[arg-type]
+    for field in attrs.fields(attrs.resolve_types(of)):
+        made = field.default
+        if isinstance(made, attrs.Factory):  # type: ignore[arg-type]
+            found[field.name] = made.factory()
+        elif made is not attrs.NOTHING:
+            found[field.name] = plain(made)
+        elif is_section(field.type):
+            found[field.name] = defaults(field.type)
     return found
 
 

@@ -167,7 +167,7 @@ def _converter() -> cattrs.Converter:
     )
     converter.register_structure_hook_func(lambda kind: len(members(kind)) > 1, _any_of)
     converter.register_structure_hook_func(
-        lambda kind: typing.get_origin(kind) is tuple or kind is tuple, _row
+        lambda kind: tuple in (typing.get_origin(kind), kind), _row
     )
     return converter
 

@@ -141,8 +141,8 @@ def test_no_module_holds_state() -> None:
     for source in _layers():
         for node in source.tree.body:
             if isinstance(node, ast.Assign) and _is_mutable(node.value):
-                names = {ast.unparse(target) for target in node.targets}
-                if names != {"__all__"}:
+                names = {target.id for target in node.targets if isinstance(target, ast.Name)}
+                if names - {"__all__"}:
                     found.append(source.at(node))
             if isinstance(node, ast.AnnAssign) and _is_mutable(node.value):
                 if not _is_read_only(node.annotation):

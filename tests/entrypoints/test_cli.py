@@ -130,6 +130,7 @@ def test_doctor_shows_each_technology_with_a_reason(capsys: Captured) -> None:
     assert "pip install" in shown or "no such adapter" in shown
 
 
+@pytest.mark.slow
 def test_train_evaluate_export_and_the_list_of_runs(
     capsys: Captured, tiny_file: Path, tmp_path: Path
 ) -> None:
@@ -145,8 +146,10 @@ def test_train_evaluate_export_and_the_list_of_runs(
     assert "tiny" in shown
     assert "2/2" in shown
     assert "finished" in shown
+    kept = {p: p.read_bytes() for p in folder.glob("*") if p.is_file() and p.suffix != ".log"}
     assert run(["evaluate", str(folder)]) == 0
     assert "held-out prompts" in capsys.readouterr().out
+    assert {p: p.read_bytes() for p in kept} == kept  # N5: the record is that of the training
     assert run(["export", "tiny", str(tmp_path / "model"), "--runs", str(tmp_path / "runs")]) == 0
     assert (tmp_path / "model" / "config.json").is_file()
     before = (folder / runs.METRICS).read_text()
@@ -154,20 +157,6 @@ def test_train_evaluate_export_and_the_list_of_runs(
     after = (folder / runs.METRICS).read_text()
     assert after.startswith(before)
     assert json.loads(after.splitlines()[-1])["step"] == 3
-
-
-def test_a_run_folder_is_not_changed_by_an_evaluation(tiny: dict[str, Any], tmp_path: Path) -> None:
-    """N5: its metrics are those of its training."""
-    import yaml
-
-    tiny["evaluation"] = {"every": 0, "before": False}
-    path = tmp_path / "t.yaml"
-    path.write_text(yaml.safe_dump(tiny))
-    assert run(["train", str(path), "run.steps=1"]) == 0
-    folder = tmp_path / "runs" / "tiny"
-    before = {p: p.read_bytes() for p in folder.glob("*") if p.is_file() and p.suffix != ".log"}
-    assert run(["evaluate", str(folder)]) == 0
-    assert {p: p.read_bytes() for p in before} == before
 
 
 @pytest.mark.slow

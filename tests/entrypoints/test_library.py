@@ -76,6 +76,45 @@ def test_two_runs_of_one_seed_are_equal_and_another_seed_is_not(tiny: dict[str, 
     assert rewards("run.seed=1") != first
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (
+            "algorithm.kl.where=loss",
+            "algorithm.kl.unbiased=true",
+            "algorithm.entropy=0.01",
+            "training.options.lora={}",
+        ),
+        (
+            "algorithm.kl.where=reward",
+            "training.updates_per_batch=2",
+            "training.epochs_per_batch=2",
+        ),
+        (
+            "algorithm.loss={name: gspo}",
+            "algorithm.proximal=behaviour",
+            "algorithm.terms=[{name: sft, loss: {name: nll}, coefficient: 0.1}]",
+        ),
+        ("algorithm.advantage={name: reinforce_plus_plus}", "rollout.samples=1"),
+        (
+            "model.precision=bf16",
+            "asynchrony={max_staleness: 1.5, order: window, window: 3, on_update: drain}",
+        ),
+    ],
+    ids=lambda overrides: " ".join(overrides)[:60],
+)
+def test_settings_reach_the_loop(tiny: dict[str, Any], overrides: tuple[str, ...]) -> None:
+    """M2: each of these is a setting of one loop, and trains."""
+    del tiny["data"]["evaluation"]
+    run = build(tiny, *overrides, "evaluation.every=0", "run.steps=2", "checkpoint.every=0")
+    run.container.reward.override(
+        SimulatedReward(lambda row: Scored(value=sum(map(ord, row.text)) % 7))
+    )
+    report = run.train()
+    assert report.finished
+    assert all("loss/policy" in row for row in report.history)
+
+
 def test_an_override_holds_for_one_run_only(tiny: dict[str, Any]) -> None:
     """An instance's provider is overridden; a class's would change every later run."""
     first, second = build(tiny), build(tiny)

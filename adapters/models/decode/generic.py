@@ -57,7 +57,7 @@ class GenericDecoder:
         self.prefill(feeds)
         lanes = [feed.lane for feed in feeds]
         training = self._module.training
-        self._module.eval()
+        self._module.train(mode=False)
         try:
             if all(len(feed.ids) == 1 for feed in feeds) and self._select(lanes):
                 return self._append()

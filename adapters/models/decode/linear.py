@@ -31,7 +31,7 @@ class LiveLinear:
     biases: Sequence[Tensor]
 
     def __call__(self, x: Tensor) -> Tensor:
-        biases = self.biases or [None] * len(self.weights)
+        biases: Sequence[Tensor | None] = self.biases or [None] * len(self.weights)
         if len(self.weights) == 1:
             return F.linear(x, self.weights[0], biases[0])
         return torch.cat([F.linear(x, w, b) for w, b in zip(self.weights, biases, strict=True)], -1)
@@ -72,7 +72,7 @@ class Layer:
 
 def can_pack(like: Tensor) -> bool:
     """Whether this build of torch packs linear layers for this device."""
-    return like.device.type == "cpu" and torch.backends.mkldnn.is_available()
+    return like.device.type == "cpu" and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 
 
 def load_linear(

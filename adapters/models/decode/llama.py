@@ -46,6 +46,7 @@ class LlamaDecoder:
         shape = {"layers": spec.layers, "kv_heads": spec.kv_heads, "head_dim": spec.head_dim}
         embedding = weights("model.embed_tokens.weight")
         self._cache = BlockCache(**shape, dtype=dtype, device=embedding.device)
+        self._cos = self._sin = torch.empty(0)
         self.refresh()
 
     @property
@@ -76,7 +77,6 @@ class LlamaDecoder:
         head = "model.embed_tokens.weight" if spec.tied else "lm_head.weight"
         self._head: Linear = load_linear([self._weights(head)], [], self._dtype, packed=packed)
         self._cache.clear()
-        self._rotations(FIRST_POSITIONS)
 
     def prefill(self, feeds: Sequence[Feed]) -> None:
         self._last_rows(feeds)
@@ -139,10 +139,8 @@ class LlamaDecoder:
         return weight.to(self._dtype, copy=self._mode is WeightsMode.PACKED)
 
     def _rotations(self, length: int) -> None:
-        if not hasattr(self, "_cos") or length > len(self._cos):
-            size = FIRST_POSITIONS
-            while size < length:
-                size *= 2
+        if length > len(self._cos):
+            size = max(FIRST_POSITIONS, 1 << (length - 1).bit_length())
+            cos, sin = rope_tables(size, self._spec.head_dim, self._spec.rope_theta)
             device = self._embedding.device
-            tables = rope_tables(size, self._spec.head_dim, self._spec.rope_theta)
-            self._cos, self._sin = (table.to(device) for table in tables)
+            self._cos, self._sin = cos.to(device), sin.to(device)

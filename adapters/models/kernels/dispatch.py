@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hexpo.adapters.models.kernels import eager
 from hexpo.adapters.models.kernels.eager import LabelLogprobs
-from hexpo.adapters.models.kernels.native import Library, load_library
+from hexpo.adapters.models.kernels.native import Library, cpu_facts, load_library
 from hexpo.domain.errors import WrongColumn
 
 LANES = 16
@@ -22,13 +22,20 @@ class Kernels:
     Raises: WrongColumn: a tensor that would be changed in place is not contiguous.
     """
 
-    def __init__(self, *, bfloat16: Library | None, float32: Library | None) -> None:
-        self._bfloat16, self._float32 = bfloat16, float32
+    def __init__(
+        self, *, bfloat16: Library | None, float32: Library | None, tiles: bool = False
+    ) -> None:
+        self._bfloat16, self._float32, self._tiles = bfloat16, float32, tiles
 
     @property
     def native(self) -> bool:
         """Whether compiled kernels are in use."""
         return self._bfloat16 is not None or self._float32 is not None
+
+    @property
+    def tiles(self) -> bool:
+        """Whether the processor has a unit that multiplies tiles (AMX)."""
+        return self._tiles
 
     def _library(self, x: Tensor) -> Library | None:
         if x.device.type != "cpu":
@@ -289,6 +296,7 @@ def load_kernels(
     return Kernels(
         bfloat16=load_library(bfloat16=True, head_dim=head_dim, group=group, folder=folder),
         float32=load_library(bfloat16=False, head_dim=head_dim, group=group, folder=folder),
+        tiles="amx_bf16" in cpu_facts(),
     )
 
 

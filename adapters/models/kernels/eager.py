@@ -45,7 +45,8 @@ def rms_norm(x_TH: Tensor, weight_H: Tensor, eps: float) -> Tensor:
         return F.rms_norm(x_TH, weight_H.shape, weight_H, eps)
     norm_T = torch.linalg.vector_norm(x_TH, dim=-1, keepdim=True, dtype=torch.float32)
     rstd_T = norm_T.square().div_(x_TH.shape[-1]).add_(eps).rsqrt_()
-    return (x_TH * rstd_T * weight_H).to(x_TH.dtype)
+    scaled_TH: Tensor = x_TH * rstd_T * weight_H
+    return scaled_TH.to(x_TH.dtype)
 
 
 def rms_norm_backward(

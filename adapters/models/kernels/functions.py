@@ -30,8 +30,8 @@ def rotate(
 
 
 def linear(kernels: Kernels, x_TH: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x W^T + b; the weight's gradient is made from an explicitly transposed output gradient,
-    which oneDNN multiplies faster."""
+    """x W^T + b. Where the processor multiplies tiles, the weight's gradient is made from an
+    explicitly transposed output gradient, which is faster there."""
     out = _Linear.apply(kernels, x_TH, weight)  # type: ignore[no-untyped-call]
     return out if bias is None else out + bias  # type: ignore[no-any-return]
 
@@ -45,7 +45,7 @@ class _RmsNorm(Function):
         return out_TH
 
     @staticmethod
-    def backward(ctx: Any, grad_TH: Tensor) -> tuple[None, Tensor, Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad_TH: Tensor) -> tuple[None, Tensor, Tensor, None]:
         x_TH, weight_H, rstd_T = ctx.saved_tensors
         dx_TH, dweight_H = ctx.kernels.rms_norm_backward(grad_TH, x_TH, weight_H, rstd_T)
         return None, dx_TH, dweight_H.to(weight_H.dtype), None
@@ -59,7 +59,7 @@ class _SwiGLU(Function):
         return kernels.swiglu(gate_up_TI)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
         (gate_up_TI,) = ctx.saved_tensors
         return None, ctx.kernels.swiglu_backward(grad, gate_up_TI)
 
@@ -82,7 +82,7 @@ class _Rotate(Function):
         return x_TW
 
     @staticmethod
-    def backward(ctx: Any, grad_TW: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad_TW: Tensor) -> tuple[Tensor | None, ...]:
         positions_T, cos, sin = ctx.saved_tensors
         out_TW = grad_TW.contiguous().clone()
         ctx.kernels.rotate_(out_TW, positions_T, cos, sin, heads=ctx.heads, inverse=True)
@@ -97,9 +97,11 @@ class _Linear(Function):
         return F.linear(x_TH, weight)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor | None, Tensor | None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor | None, Tensor | None]:
         x_TH, weight = ctx.saved_tensors
         grad = grad.contiguous()
         dx_TH = grad @ weight if ctx.needs_input_grad[1] else None
-        dweight = ctx.kernels.transpose(grad) @ x_TH if ctx.needs_input_grad[2] else None
-        return None, dx_TH, dweight
+        if not ctx.needs_input_grad[2]:
+            return None, dx_TH, None
+        is_tiled = ctx.kernels.tiles
+        return None, dx_TH, (ctx.kernels.transpose(grad) if is_tiled else grad.t()) @ x_TH

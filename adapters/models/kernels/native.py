@@ -10,7 +10,9 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,7 +37,7 @@ FLAGS = (
 COMPILE_SECONDS = 120.0
 
 # p: a tensor or None, i: int, f: float; the thread count comes first in every call.
-SIGNATURES = {
+SIGNATURES: Mapping[str, str] = {
     "rms_norm": "ppppiif",
     "rms_norm_backward": "ppppppii",
     "swiglu": "ppii",
@@ -48,7 +50,7 @@ SIGNATURES = {
     "attend": "pppppppiiiif",
     "sample": "ppppppii",
 }
-_CTYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_float}
+_CTYPES: Mapping[str, Any] = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_float}
 
 
 class Library:
@@ -101,14 +103,24 @@ def load_library(
     return None
 
 
-def _key(compiler: str, options: tuple[str, ...]) -> str:
+def cpu_facts() -> str:
+    """The processor's name and instruction sets, as far as the system tells."""
     cpu = platform.processor()
     info = Path("/proc/cpuinfo")
     if info.exists():
         wanted = ("model name", "flags", "Features")
         lines = info.read_text().splitlines()
         cpu += "".join(sorted({line for line in lines if line.startswith(wanted)}))
-    parts = (SOURCE.read_bytes(), cpu.encode(), compiler.encode(), *(o.encode() for o in options))
+    return cpu
+
+
+def _key(compiler: str, options: tuple[str, ...]) -> str:
+    parts = (
+        SOURCE.read_bytes(),
+        cpu_facts().encode(),
+        compiler.encode(),
+        *(o.encode() for o in options),
+    )
     return hashlib.blake2b(b"\0".join(parts), digest_size=12).hexdigest()
 
 

@@ -70,7 +70,9 @@ class Answer:
         self._versions: list[int] = []
         generator = torch.Generator().manual_seed(request.seed)
         count = request.sampling.max_new_tokens
-        self._uniforms = torch.rand(count, dtype=torch.float64, generator=generator).tolist()
+        self._uniforms: list[float] = torch.rand(
+            count, dtype=torch.float64, generator=generator
+        ).tolist()
 
     def __lt__(self, other: Answer) -> bool:
         return self._rank < other._rank

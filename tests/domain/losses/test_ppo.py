@@ -46,6 +46,14 @@ def test_the_published_table_of_clip_and_dual_clip() -> None:
     assert measured["dual_clip_share"].mean().item() == pytest.approx(1 / 7)
 
 
+def test_a_token_without_advantage_is_not_counted_as_clipped() -> None:
+    """C7: it pulls nowhere, whatever its ratio."""
+    measured = ppo_measures(
+        policy_T=torch.tensor([2.0, -2.0]), old_T=torch.zeros(2), advantage_T=torch.zeros(2)
+    )
+    assert measured["clip_share"].tolist() == [0.0, 0.0]
+
+
 def test_dual_clip_off_lets_a_bad_token_pull_as_its_ratio_says() -> None:
     """O06: 5 without dual clip."""
     terms_T = ppo(

@@ -100,6 +100,20 @@ def test_vespo_weighs_the_product_of_a_rows_ratios(
     assert terms_T[0].item() == pytest.approx(0.5 * weight * advantage, rel=1e-5)
 
 
+@pytest.mark.parametrize(("drift", "bounded"), [(-10.0, -10.0), (-399.0, math.log(1e-8))])
+def test_vespo_bounds_the_product_from_below(drift: float, bounded: float) -> None:
+    """algorithms.md: log w lies in [ln 1e-8, 20]."""
+    terms_T = vespo(
+        policy_T=torch.tensor([drift - 1.0], dtype=torch.float64),
+        old_T=torch.tensor([-1.0], dtype=torch.float64),
+        owner_T=torch.tensor([0]),
+        advantage_T=torch.ones(1, dtype=torch.float64),
+        length_S=torch.tensor([1]),
+    )
+    weight = math.exp(2 * bounded + 3 * (1 - math.exp(bounded)))
+    assert terms_T.item() == pytest.approx(weight * (1.0 - drift), rel=1e-6)
+
+
 def test_vespo_stays_finite_for_any_product() -> None:
     """C9: log w lies in [ln 1e-8, 20]."""
     terms_T = vespo(

@@ -47,7 +47,9 @@ def test_a_misspelt_key_is_refused_with_the_near_name(resolve: Load, key: str, n
 def test_a_misspelt_key_in_the_file_is_refused_too(mapping: dict[str, Any]) -> None:
     """O21.1."""
     mapping["rollout"]["temprature"] = 1.0
-    with pytest.raises(ConfigurationError, match=r"rollout\.temprature.*did you mean 'temperature'"):
+    with pytest.raises(
+        ConfigurationError, match=r"rollout\.temprature.*did you mean 'temperature'"
+    ):
         load(mapping)
 
 

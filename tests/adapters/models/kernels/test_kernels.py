@@ -17,6 +17,7 @@ from hexpo.domain.errors import WrongColumn
 HEAD, GROUP = 32, 3
 NATIVE = load_kernels(head_dim=HEAD, group=GROUP)
 EAGER = load_kernels(head_dim=HEAD, group=GROUP, native=False)
+TILED = Kernels(bfloat16=None, float32=None, tiles=True)
 # Two roundings to bf16 differ by one step of 2^-8; fp32 sums differ in their order only.
 TOLERANCE = {torch.bfloat16: 2**-7, torch.float32: 2e-5}
 
@@ -147,7 +148,7 @@ def test_the_logit_gradient_is_that_of_autograd(kernels: Kernels) -> None:
     torch.testing.assert_close(overwritten, logits.grad, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kernels", [NATIVE, EAGER], ids=["native", "eager"])
+@pytest.mark.parametrize("kernels", [NATIVE, EAGER, TILED], ids=["native", "eager", "tiled"])
 def test_differentiable_kernels_have_the_gradients_of_plain_torch(kernels: Kernels) -> None:
     """Autograd functions against torch, fp32."""
     x = normal(0, 6, 4 * HEAD, dtype=torch.float32).requires_grad_()

@@ -1,0 +1,75 @@
+"""Resume equals the straight run, with the real engines and in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LORA = {"rank": 4, "dropout": 0.2}
+STEPS = 6
+OPTIONS = {"learning_rate": 0.02, "warmup_steps": 3, "lora": LORA}
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    """Every line of a run's metrics, without what a clock measured."""
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [
+        {key: value for key, value in json.loads(line).items() if not key.startswith("time/")}
+        for line in lines
+    ]
+
+
+def rows_by_step(run: Path) -> dict[int, list[str]]:
+    """Ids of the prompts of each step, a row each, in order."""
+    found: dict[int, list[str]] = {}
+    for line in (run / "samples.jsonl").read_text().splitlines():
+        sample = json.loads(line)
+        found.setdefault(sample["step"], []).append(sample["prompt_id"])
+    return found
+
+
+def engine_files(run: Path, step: int) -> dict[str, bytes]:
+    """Weights and optimizer state that were saved at a step."""
+    folder = run / "checkpoints" / f"step-{step:08}" / "engine"
+    return {path.name: path.read_bytes() for path in folder.glob("*.safetensors")}
+
+
+@pytest.mark.slow
+def test_resuming_after_any_step_equals_the_straight_run(
+    hexpo: Callable[..., Any], written: Callable[..., Path], tmp_path: Path
+) -> None:
+    """O17, H1: dropout, 6 rows, batch 2, 2 epochs, AdamW with warm-up; a new process each."""
+    config = written(changes={"training": {"options": OPTIONS}})
+
+    def train(name: str, steps: int) -> Any:
+        return hexpo("train", config, f"run.name={name}", f"run.steps={steps}")
+
+    straight, dry = tmp_path / "runs" / "straight", tmp_path / "runs" / "dry"
+    first = [train("straight", STEPS), hexpo("train", config, "run.name=dry",
+             "training.options.lora.dropout=0.0")]  # fmt: skip
+    first += [train(f"cut-{step}", step) for step in range(1, STEPS)]
+    assert [each.wait() for each in first] == [0] * 7, [each.err for each in first]
+    wanted = metrics(straight)
+    assert [line["step"] for line in wanted] == [1, 2, 3, 4, 5, 6]
+    rates = [line["train/learning_rate"] for line in wanted]
+    assert rates == pytest.approx([0.02 / 3, 0.04 / 3, 0.02, 0.02, 0.02, 0.02])
+    assert engine_files(dry, STEPS) != engine_files(straight, STEPS), "dropout had no effect"
+    cut = {step: tmp_path / "runs" / f"cut-{step}" for step in range(1, STEPS)}
+    for step, run in cut.items():
+        assert metrics(run) == wanted[:step]
+    again = [hexpo("train", "--resume", run, f"run.steps={STEPS}") for run in cut.values()]
+    assert [each.wait() for each in again] == [0] * 5, [each.err for each in again]
+    for run in cut.values():
+        assert metrics(run) == wanted, "exactly the further steps, with equal numbers"
+        assert rows_by_step(run) == rows_by_step(straight)
+        assert engine_files(run, STEPS) == engine_files(straight, STEPS)
+    epochs = [ids for _, ids in sorted(rows_by_step(straight).items())]
+    one, two = epochs[:3], epochs[3:]
+    for epoch in (one, two):
+        assert sorted({row for ids in epoch for row in ids}) == [f"row-{n}" for n in range(6)]
+    assert one != two, "each epoch has an order of its own"
