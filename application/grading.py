@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
+from collections.abc import Sequence
 
 import attrs
 import torch
@@ -17,6 +18,7 @@ from hexpo.domain.trajectory import (
     Failed,
     Graded,
     Group,
+    Outcome,
     StopReason,
     Ticket,
     Trajectory,
@@ -54,7 +56,8 @@ class Player:
     A rollout that raises is tried again; one that passes its deadline is cancelled. Either way
     its peers go on. When *all* samples of `give_up_after` tickets in a row fail by the same
     exception from the same line, that is a fault of the program and not of the samples: it is
-    raised, with its first traceback.
+    raised, with its first traceback. Likewise for a grader that fails on all samples of so many
+    tickets and has never graded one: no batch could ever be filled.
     """
 
     def __init__(
@@ -68,6 +71,8 @@ class Player:
         self._agent, self._rewards, self._policy = agent, rewards, policy
         self._give_up_after = give_up_after
         self._streak: list[_Fault] = []
+        self._has_graded = False
+        self._ungraded: list[Failed] = []
 
     async def play(self, ticket: Ticket) -> Group:
         """All samples of the ticket, graded. Raises EngineFailed, RewardUnavailable, or the
@@ -81,7 +86,9 @@ class Player:
         self._judge([fault for _, fault in played])
         rows = [row for row, _ in played]
         finished = [row for row in rows if row.failure is None]
-        grades = iter(await self._rewards.grade(finished) if finished else ())
+        outcomes = await self._rewards.grade(finished) if finished else ()
+        self._judge_grades(outcomes)
+        grades = iter(outcomes)
         return Group(
             ticket=ticket,
             rows=tuple(
@@ -125,6 +132,24 @@ class Player:
         self._streak.append(first)
         if len(self._streak) >= self._give_up_after:
             raise self._streak[0].error
+
+    def _judge_grades(self, outcomes: Sequence[Outcome]) -> None:
+        broken = [
+            outcome
+            for outcome in outcomes
+            if isinstance(outcome, Failed) and outcome.cause is not Cause.UNSUPPORTED
+        ]
+        self._has_graded = self._has_graded or len(broken) < len(outcomes)
+        if self._has_graded or not broken:
+            return
+        self._ungraded.append(broken[0])
+        if len(self._ungraded) >= self._give_up_after:
+            first = self._ungraded[0]
+            raise RewardUnavailable(
+                f"the grader failed on every sample of the first {len(self._ungraded)} prompts and"
+                f" has graded none, at first: {first.cause.value}: {first.message}. Correct the"
+                " grader, or give it more time"
+            )
 
 
 def _without_answer(ticket: Ticket, sample: int, stop: StopReason, failure: Failed) -> Trajectory:

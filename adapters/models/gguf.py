@@ -63,7 +63,9 @@ class Gguf:
     def is_plain_llama(self) -> bool:
         """Whether `llama_config` and `weights` know everything that the file says."""
         known = {_hugging_face_name(name) for name in self.stored}
-        return self.metadata.get("general.architecture") == "llama" and None not in known
+        is_scaled = any(key.startswith("llama.rope.scaling") for key in self.metadata)
+        is_llama = self.metadata.get("general.architecture") == "llama"
+        return is_llama and not is_scaled and None not in known
 
 
 class _Cursor:

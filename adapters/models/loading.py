@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import torch
 
+from hexpo.adapters.models.gguf import llama_config, read_gguf, weights
 from hexpo.adapters.models.policy import Policy, Precision
 from hexpo.domain.errors import MissingExtra, ModelError
 
@@ -104,6 +105,8 @@ def load_config(reference: str) -> PretrainedConfig:
 
     location = locate(reference)
     location.require_readable()
+    if location.gguf and (file := read_gguf(location.folder / location.gguf)).is_plain_llama:
+        return llama_config(file)  # type: ignore[no-any-return]
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(location.folder, **location.arguments)
         return config
@@ -140,27 +143,41 @@ def _from_folder(location: Location, precision: Precision) -> PreTrainedModel:
 def _from_gguf(location: Location) -> PreTrainedModel:
     """De-quantise into a fresh model: what transformers returns refuses to be saved or trained.
     Parameters are copied one by one and buffers left alone, so the rotary tables stay exact."""
-    from transformers import AutoModelForCausalLM
+    from transformers import GenerationConfig, LlamaForCausalLM
     from transformers.initialization import no_init_weights
 
     location.require_readable()
+    file = read_gguf(location.folder / str(location.gguf))
+    if file.is_plain_llama:
+        config, kind, values = llama_config(file), LlamaForCausalLM, weights(file)
+        generation = GenerationConfig.from_model_config(config)
+    else:
+        read = _by_transformers(location)
+        config, kind = copy.deepcopy(read.config), type(read)
+        values, generation = dict(read.named_parameters()), copy.deepcopy(read.generation_config)
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    with no_init_weights():
+        fresh: Any = kind(config)
+    fresh.tie_weights()
+    with torch.no_grad():
+        for name, parameter in fresh.named_parameters():
+            if name not in values or values[name].shape != parameter.shape:
+                raise ModelError(f"{file.path} has no tensor that fits {name}")
+            parameter.copy_(values[name])
+    fresh.generation_config = generation
+    return fresh  # type: ignore[no-any-return]
+
+
+def _by_transformers(location: Location) -> Any:
+    from transformers import AutoModelForCausalLM
+
     try:
-        read = AutoModelForCausalLM.from_pretrained(
+        return AutoModelForCausalLM.from_pretrained(
             location.folder, gguf_file=location.gguf, dtype=torch.float32
         )
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(
-            f"{location.folder / str(location.gguf)} cannot be read ({str(error).splitlines()[0]})"
+            f"{location.folder / str(location.gguf)} cannot be read by transformers"
+            f" ({str(error).splitlines()[0]})"
         ) from error
-    config = copy.deepcopy(read.config)
-    if hasattr(config, "quantization_config"):
-        del config.quantization_config
-    with no_init_weights():
-        fresh = type(read)(config)
-    fresh.tie_weights()
-    weights = dict(read.named_parameters())
-    with torch.no_grad():
-        for name, parameter in fresh.named_parameters():
-            parameter.copy_(weights[name])
-    fresh.generation_config = copy.deepcopy(read.generation_config)
-    return fresh

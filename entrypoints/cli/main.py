@@ -14,7 +14,7 @@ from typing import Annotated
 from cyclopts import App, CycloptsError, Parameter
 
 from hexpo import __version__
-from hexpo.domain.errors import EngineFailed, HexpoError, NonFinite, RewardUnavailable
+from hexpo.domain.errors import EngineFailed, HexpoError, NonFinite
 
 USER_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
 """Exit codes: something to correct, something that broke, Ctrl-C."""
@@ -122,7 +122,7 @@ def run(arguments: Sequence[str]) -> int:
         return _say(str(error), USER_ERROR)
     except KeyboardInterrupt:
         return _say("interrupted", INTERRUPTED)
-    except (EngineFailed, NonFinite, RewardUnavailable) as error:
+    except (EngineFailed, NonFinite) as error:
         _trace(error.__cause__ if not debug else error)
         return _say(str(error), FAILURE)
     except HexpoError as error:

@@ -8,9 +8,9 @@ from typing import Any
 
 import attrs
 
+from hexpo.adapters.models.gguf import read_gguf
 from hexpo.adapters.models.loading import Location, locate
 from hexpo.domain.errors import HexpoError, ModelError
-from hexpo.infrastructure.config import gguf_header
 from hexpo.infrastructure.config.schema import RunConfig
 from hexpo.infrastructure.config.structure import Problem
 
@@ -77,7 +77,8 @@ def problems(config: RunConfig) -> Iterator[Problem]:
 
 
 def _of_gguf(location: Location) -> Shape:
-    fields = gguf_header.read(location.folder / str(location.gguf))
+    file = read_gguf(location.folder / str(location.gguf))
+    fields = file.metadata
     family = str(fields.get("general.architecture", "unknown"))
 
     def number(name: str) -> int | None:
@@ -94,7 +95,7 @@ def _of_gguf(location: Location) -> Shape:
         heads=number("attention.head_count"),
         kv_heads=number("attention.head_count_kv"),
         head_dim=number("rope.dimension_count"),
-        tied=True,  # the header does not say it; small models are
+        tied="output.weight" not in file.stored,
     )
 
 

@@ -91,7 +91,7 @@ class Nursery:
         answer: dict[str, Any] = json.loads(self._process.stdout.readline())
         return answer
 
-    def run(self, arguments: Sequence[str], folder: Path, **limits: int) -> Command:
+    def run(self, arguments: Sequence[str], folder: Path) -> Command:
         """Start a command with `folder` as its working folder."""
         self._count += 1
         name = f"command-{self._count}"
@@ -100,7 +100,6 @@ class Nursery:
             "folder": str(folder),
             "out": str(folder / f"{name}.out"),
             "err": str(folder / f"{name}.err"),
-            **limits,
         }
         made = Command(self, self.ask(request)["pid"], folder, name)
         self._made.append(made)
@@ -137,8 +136,8 @@ def nursery() -> Iterator[Nursery]:
 def hexpo(nursery: Nursery, tmp_path: Path) -> Run:
     """`hexpo("train", "tiny.yaml", ...)` starts a command in the test's folder."""
 
-    def run(*arguments: str | Path, **limits: int) -> Command:
-        return nursery.run([str(argument) for argument in arguments], tmp_path, **limits)
+    def run(*arguments: str | Path) -> Command:
+        return nursery.run([str(argument) for argument in arguments], tmp_path)
 
     return run
 

@@ -51,12 +51,7 @@ def become(request: dict[str, Any]) -> None:
         os.dup2(file, number)
         os.close(file)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    if limit := request.get("file_bytes"):
-        import resource
-        import signal
-
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # as Python does; a write fails by errno
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    sys.path.insert(0, request["folder"])  # a user's modules, as PYTHONPATH would find them
     main(request["run"])
 
 

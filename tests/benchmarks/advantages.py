@@ -1,18 +1,20 @@
 """Advantages beside a plain reversed loop over a padded matrix, the form that libraries share.
 
-Run: python tests/benchmarks/advantages.py [rows] [tokens] [repeats]
-The loop is verl's own where verl can be imported, otherwise a stand-in of the same arithmetic.
-Both sides whiten. Times of one run are compared with each other only: rounds alternate.
+    python tests/benchmarks/advantages.py [rows] [tokens] [repeats]
+    PYTHONPATH=.src .venv-peers/bin/python tests/benchmarks/advantages.py
+
+The loop is verl's own where verl can be imported (the second line, see peers/environment.py),
+otherwise a stand-in of the same arithmetic. Both sides whiten; rounds alternate; the best counts.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
-import time
 from collections.abc import Callable
 
 import torch
+from measure import calibrated, print_table, rounds
 from torch import Tensor
 
 from hexpo.domain.advantages import gae, grpo, reinforce_plus_plus, vapo
@@ -56,14 +58,11 @@ def padded(column_T: Tensor, lengths: Tensor, width: int) -> Tensor:
 
 
 def best(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Best milliseconds of each call, rounds alternating."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(repeats + 1):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            call()
-            times[name].append((time.perf_counter() - start) * 1e3)
-    return {name: min(taken[1:]) for name, taken in times.items()}
+    """Best milliseconds of each call."""
+    return {
+        name: 1e3 * min(spent.wall for spent in taken)
+        for name, taken in rounds(calls, repeats).items()
+    }
 
 
 def compare(title: str, lengths: Tensor, share: float, repeats: int) -> None:
@@ -88,9 +87,11 @@ def compare(title: str, lengths: Tensor, share: float, repeats: int) -> None:
     theirs = loop(*wide)[0][torch.arange(width) < lengths[:, None]]
     gap = float((ours - theirs)[action_T].abs().max())
     taken = best(calls, repeats)
-    print(f"{title}: {len(lengths)} rows, {tokens:,} tokens, largest difference {gap:.1e}")
-    for call, milliseconds in taken.items():
-        print(f"  {call:22s}{milliseconds:9.2f} ms   x{taken[name] / milliseconds:6.1f}")
+    print_table(
+        f"{title}: {len(lengths)} rows, {tokens:,} tokens, largest difference {gap:.1e}",
+        ("call", "ms", "times as fast"),
+        [(call, spent, f"x{taken[name] / spent:.1f}") for call, spent in taken.items()],
+    )
 
 
 def outcomes(rows: int, repeats: int) -> None:
@@ -106,10 +107,11 @@ def main(rows: int = 512, width: int = 4096, repeats: int = 5) -> None:
     torch.manual_seed(0)
     torch.set_num_threads(2)
     ragged = torch.randint(64, width + 1, (rows,))
-    compare("ragged, all tokens actions", ragged, 1.0, repeats)
-    compare("ragged, nine of ten tokens actions", ragged, 0.9, repeats)
-    compare("full rows", torch.full((rows,), width), 1.0, repeats)
-    outcomes(8192, repeats)
+    with calibrated():
+        compare("ragged, all tokens actions", ragged, 1.0, repeats)
+        compare("ragged, nine of ten tokens actions", ragged, 0.9, repeats)
+        compare("full rows", torch.full((rows,), width), 1.0, repeats)
+        outcomes(8192, repeats)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,19 @@
-"""How even and how fast the partition is: python tests/benchmarks/balance.py
+"""How even and how fast the partition into parts of equal counts is.
 
-Prints, for log-normal lengths, the imbalance (heaviest part over mean part, less 1), the same
-over what no partition can beat (a part that holds the costliest row), and the median time. With
-verl installed its own partition is timed beside ours.
+    python tests/benchmarks/balance.py
+    PYTHONPATH=.src .venv-peers/bin/python tests/benchmarks/balance.py
+
+For log-normal lengths: the imbalance (heaviest part over mean part, less 1), the same over what no
+partition can beat (a part that holds the costliest row), and the median time. Where verl can be
+imported (the second line, see peers/environment.py) its own partition is timed beside ours.
 """
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable
 
 import torch
-from rich.console import Console
+from measure import calibrated, median, print_table, spent_by
 from torch import Tensor
 
 from hexpo.domain.balance import ModelShape, costs, partition
@@ -42,43 +43,46 @@ def unbeatable(cost_S: Tensor, parts: int) -> float:
 
 
 def milliseconds(call: Callable[[], object], *, times: int = 9) -> float:
-    taken = []
-    for _ in range(times):
-        started = time.perf_counter()
-        call()
-        taken.append(1e3 * (time.perf_counter() - started))
-    return statistics.median(taken)
+    return 1e3 * median([spent_by(call) for _ in range(times)]).wall
 
 
-def theirs(cost_S: Tensor, parts: int) -> float | None:
+def verl_partition() -> Callable[[list[int], int], list[list[int]]] | None:
+    """verl's own, by equal counts; None where it cannot be imported."""
     try:
         from verl.utils.seqlen_balancing import (  # type: ignore[import-not-found]
             get_seqlen_balanced_partitions,
         )
     except ModuleNotFoundError:
         return None
-    lengths = cost_S.long().tolist()
-    return milliseconds(lambda: get_seqlen_balanced_partitions(lengths, parts, equal_size=True))
+    return lambda lengths, parts: get_seqlen_balanced_partitions(lengths, parts, equal_size=True)
+
+
+def row_of(rows: int, parts: int, *, spread: float) -> tuple[object, ...]:
+    """One line of the table: ours, and verl's imbalance and time where it is there."""
+    cost = costs(log_normal_lengths(rows, spread=spread, seed=0), SHAPE)
+    mean = float(cost.sum()) / parts
+    heaviest = max(float(cost[part].sum()) for part in partition(cost, parts, equal_counts=True))
+    taken = milliseconds(lambda: partition(cost, parts, equal_counts=True))
+    line = (spread, rows, parts, f"{heaviest / mean - 1:.3%}")
+    line += (f"{heaviest / unbeatable(cost, parts) - 1:.3%}", taken)
+    theirs = verl_partition()
+    if theirs is None:
+        return (*line, "", "", "")
+    whole = cost.long().tolist()
+    other = milliseconds(lambda: theirs(whole, parts))
+    worst = max(sum(whole[place] for place in part) for part in theirs(whole, parts))
+    return (*line, f"{worst / mean - 1:.3%}", other, f"x{other / taken:.1f}")
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    console = Console(highlight=False)
-    console.print("spread rows parts  over mean  over bound  ms (equal counts)")
-    for spread in (0.6, 1.0):
-        for rows, parts in SETTINGS:
-            cost = costs(log_normal_lengths(rows, spread=spread, seed=0), SHAPE)
-            index = partition(cost, parts, equal_counts=True)
-            heaviest = max(float(cost[part].sum()) for part in index)
-            taken = milliseconds(lambda c=cost, k=parts: partition(c, k, equal_counts=True))
-            other = theirs(cost, parts)
-            beside = "" if other is None else f"  verl {other:.2f} ms, {other / taken:.1f}x"
-            over_mean = heaviest / float(cost.mean() * rows / parts) - 1
-            over_bound = heaviest / unbeatable(cost, parts) - 1
-            console.print(
-                f"{spread:6} {rows:4} {parts:5}  {over_mean:9.3%}  {over_bound:10.3%}"
-                f"  {taken:.2f}{beside}"
-            )
+    header = ("spread", "rows", "parts", "over mean", "over bound", "ms")
+    header += ("verl over mean", "verl ms", "times as fast")
+    with calibrated():
+        lines = [
+            row_of(rows, parts, spread=spread) for spread in (0.6, 1.0) for rows, parts in SETTINGS
+        ]
+        print_table("partition into equal counts", header, lines)
 
 
 if __name__ == "__main__":

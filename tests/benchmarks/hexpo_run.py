@@ -34,7 +34,9 @@ class Clocks:
 
     def on(self, part: object, calls: dict[str, str]) -> Any:
         """The same part; the named calls (name -> what it is) are timed."""
-        return _Clocked(part, {call: self._timed(getattr(part, call), calls[call]) for call in calls})
+        return _Clocked(
+            part, {call: self._timed(getattr(part, call), calls[call]) for call in calls}
+        )
 
     def _timed(self, call: Callable[..., Any], name: str) -> Callable[..., Any]:
         async def timed(*args: Any, **kwargs: Any) -> Any:

@@ -77,14 +77,16 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def calibration(*, repeats: int = 10) -> float:
-    """GFLOP/s of a bf16 product of 2048 x 576 by 576 x 3072, the best of some: what the machine
-    gives now, neighbours included."""
+def calibration(*, repeats: int = 20) -> Spent:
+    """GFLOP a second of a bf16 product of 2048 x 576 by 576 x 3072, by each clock: the best of some
+    by the wall's, the mean by the processor's. What the machine gives now, neighbours included."""
     import torch
 
     x, w = torch.randn(2048, 576).bfloat16(), torch.randn(3072, 576).bfloat16()
-    times = [spent_by(lambda: torch.nn.functional.linear(x, w)).wall for _ in range(repeats)]
-    return 2 * x.shape[0] * w.numel() / min(times) / 1e9
+    torch.nn.functional.linear(x, w)
+    times = [spent_by(lambda: torch.nn.functional.linear(x, w)) for _ in range(repeats)]
+    work = 2 * x.shape[0] * w.numel() / 1e9
+    return Spent(work / min(times).wall, work * repeats / sum(one.cpu for one in times))
 
 
 @contextmanager
@@ -98,8 +100,12 @@ def calibrated() -> Iterator[None]:
 
 
 def _say_state(when: str) -> None:
-    load = os.getloadavg()[0]
-    print(f"{when}: calibration product {calibration():.0f} GFLOP/s, load {load:.1f}", flush=True)
+    rate, load = calibration(), os.getloadavg()[0]
+    print(
+        f"{when}: calibration product {rate.wall:.0f} GFLOP/s, {rate.cpu:.0f} a CPU second,"
+        f" load {load:.1f}",
+        flush=True,
+    )
 
 
 def _processor() -> str:
@@ -115,10 +121,16 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[objec
     """Print a table in Markdown: text to the left, numbers to the right."""
     texts = [[_cell(value) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *texts, strict=True)]
-    right = [any(isinstance(row[place], int | float) for row in rows) for place in range(len(header))]
+    right = [
+        any(isinstance(row[place], int | float) for row in rows) for place in range(len(header))
+    ]
     print(f"\n{title}\n")
     print(_line(header, widths, right))
-    print("|" + "|".join("-" * (w + 1) + (":" if r else "-") for w, r in zip(widths, right)) + "|")
+    rules = [
+        "-" * (width + 1) + (":" if to_right else "-")
+        for width, to_right in zip(widths, right, strict=True)
+    ]
+    print(f"|{'|'.join(rules)}|")
     for row in texts:
         print(_line(row, widths, right))
     print(flush=True)

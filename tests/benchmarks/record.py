@@ -99,7 +99,9 @@ def child(python: Path | str, script: str, *arguments: str, **variables: str) ->
         return _read(out.read_text())
 
 
-def of(steps: Sequence[Step], evaluations: Sequence[Evaluation], began: Spent, now: Spent) -> Record:
+def of(
+    steps: Sequence[Step], evaluations: Sequence[Evaluation], began: Spent, now: Spent
+) -> Record:
     """The record of this process's run."""
     return Record(steps, peak_bytes(), now - began, evaluations)
 

@@ -21,7 +21,9 @@ from measure import ROOT, Spent, calibrated, median, print_table, restart_with_p
 from peers.environment import PEERS
 from record import Record, child
 
-QUESTIONS = [f"What is {a} + {b}? Answer with just the number." for a in range(10) for b in range(10)]
+QUESTIONS = [
+    f"What is {a} + {b}? Answer with just the number." for a in range(10) for b in range(10)
+]
 PROMPTS, SAMPLES, TOKENS, LEARNING_RATE = 8, 8, 64, 1e-5
 DEFAULTS = {"OMP_WAIT_POLICY": "", "GLIBC_TUNABLES": "", "HEXPO_RESTARTED": ""}
 """Takes this library's process settings out of a child's environment."""

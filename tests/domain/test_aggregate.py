@@ -116,6 +116,17 @@ def test_every_prompt_weighs_the_same_in_prompt_mean() -> None:
     assert weights.tolist() == pytest.approx([1 / 8, 1 / 8, 1 / 4, 0])
 
 
+def test_rows_share_their_prompts_weight_in_prompt_mean() -> None:
+    """A4, A8: two live rows of one prompt have half its weight each, a dead one none."""
+    weights = row_weights(
+        trained_S=torch.tensor([1, 3, 0, 2, 0]),
+        group_S=torch.tensor([7, 7, 7, 9, 11]),
+        mode=Mode.PROMPT_MEAN,
+        unit=Unit.SEQUENCE,
+    )
+    assert weights.tolist() == pytest.approx([1 / 4, 1 / 4, 0, 1 / 2, 0])
+
+
 def test_a_missing_constant_is_an_error() -> None:
     """A5, A7: no tensor width stands in for it."""
     with pytest.raises(MissingCount, match="constant"):

@@ -316,6 +316,23 @@ def test_weights_change_the_numerator_only_and_carry_no_gradient() -> None:
     assert values(metrics)["policy/weight/zero_share"] == 0.0
 
 
+def test_a_factor_that_forgot_to_stop_its_gradient_is_stopped() -> None:
+    """C5: the objective sees to it, whoever wrote the function."""
+
+    def careless(*, policy_T: Tensor) -> Tensor:
+        return policy_T
+
+    batch = ragged()
+    columns = columns_of(batch, 8)
+    kept = batch.tokens["trained"]
+    factor = Factor(name="careless", function=careless)
+    objective = Objective(terms=(Term(name="nll", loss=Loss(function=nll), factors=(factor,)),))
+    objective.evaluate(columns, objective.weigh(batch.sequences))[0].backward()
+    gradient = columns["policy"].grad
+    assert gradient is not None
+    close(gradient[kept], -columns["policy"].detach()[kept] / kept.sum())
+
+
 def test_a_gate_that_reads_the_policy_does_not_move_the_denominator() -> None:
     """X6: the dropped row still counts among the live ones."""
     batch = ragged()

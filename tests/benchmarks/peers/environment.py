@@ -71,7 +71,9 @@ def make(environment: Environment) -> list[str]:
         )
         if done.returncode:
             problems.append(f"pip {' '.join(step)}: {_last_line(done.stderr)}")
-    return problems + [problem for name in environment.imports if (problem := _load(environment, name))]
+    return problems + [
+        problem for name in environment.imports if (problem := _load(environment, name))
+    ]
 
 
 def _load(environment: Environment, name: str) -> str | None:

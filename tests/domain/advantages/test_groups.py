@@ -281,6 +281,21 @@ def test_scale_batch_divides_by_the_deviation_of_all_scored_rows() -> None:
     assert_close(advantage_S, expected, rtol=1e-5, atol=1e-5)
 
 
+def test_epsilon_is_added_to_the_deviation() -> None:
+    """A deviation of 0.5 or so, and an epsilon of 1.5."""
+    score_S, group_S = _score(1, 0, 0, 1), SAME4
+    sigma = float(score_S.std())
+    for scale in (Scale.GROUP, Scale.BATCH):
+        advantage_S = grpo(
+            score_S=score_S, scored_S=TRUE4, group_S=group_S, scale=scale, epsilon=1.5
+        )
+        assert_close(advantage_S[0], torch.tensor(0.5 / (sigma + 1.5)))
+    lead_S = grpo_passk(score_S=score_S * 2 + 1, scored_S=TRUE4, group_S=group_S, epsilon=1.5)
+    assert torch.equal(lead_S, torch.zeros(4))
+    lead_S = grpo_passk(score_S=_score(3, 0, 0, 1), scored_S=TRUE4, group_S=group_S, epsilon=1.5)
+    assert_close(lead_S[0], torch.tensor(2 / (float(_score(3, 0, 0, 1).std()) + 1.5)))
+
+
 def test_gpg_raises_by_the_share_of_rows_with_an_outcome() -> None:
     """Y1: alpha is 3 scored rows over 1 that is not 0."""
     advantage_S = gpg(

