@@ -43,7 +43,8 @@ PEERS = Environment(
         ("install", *CONSTRAINTS, TORCH),
         ("install", *CONSTRAINTS, "trl>=1.16", "transformers", "datasets", "accelerate", "psutil"),
         ("install", "--no-deps", "verl==0.9.*"),
-        ("install", *CONSTRAINTS, "ray", "tensordict", "orjson", "hydra-core", "codetiming"),
+        ("install", "hydra-core>=1.3", "omegaconf>=2.3"),  # needs another antlr than our graders
+        ("install", *CONSTRAINTS, "ray", "tensordict", "orjson", "codetiming"),
         ("uninstall", "--yes", *UNLOADABLE),
     ),
     imports=("trl", "verl.trainer.ppo.core_algos", "verl.utils.seqlen_balancing"),
