@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from hexpo.application.chat import Conversation
 from hexpo.application.evaluate import EvaluationReport
-from hexpo.application.export import ENGINE, export
+from hexpo.application.export import ENGINE, export, write_model
 from hexpo.application.train import RunReport
 from hexpo.domain.errors import ConfigurationError
 from hexpo.infrastructure import runs
@@ -86,6 +86,8 @@ class Run:
             if self._stop_asked:
                 trainer.stop()
             report: RunReport = await trainer.run()
+            if report.finished and self.config.checkpoint.export:
+                await self._export_model()
         except BaseException as error:
             is_stop = isinstance(error, KeyboardInterrupt | asyncio.CancelledError)
             state = runs.State.INTERRUPTED if is_stop else runs.State.FAILED
@@ -153,6 +155,14 @@ class Run:
         self.container.train_prompts()
         self.container.held_out_prompts()
         self.container.reward()
+
+    async def _export_model(self) -> None:
+        """The weights as they are, whole or not at all."""
+        unfinished = self.folder / f".{runs.MODEL}"
+        await write_model(
+            unfinished, engine=self.container.training(), tokenizer=self.container.tokenizer()
+        )
+        await asyncio.to_thread(runs.replace, unfinished, self.folder / runs.MODEL)
 
     async def _load_newest(self) -> None:
         checkpoint = await self.container.checkpoints().latest()

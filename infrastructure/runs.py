@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from enum import Enum
@@ -22,6 +23,8 @@ METRICS = "metrics.jsonl"
 """What tracker `jsonl` writes."""
 CHECKPOINTS = "checkpoints"
 """Folder of the checkpoint store."""
+MODEL = "model"
+"""The last step's weights as other programs load them."""
 
 
 class State(Enum):
@@ -178,3 +181,10 @@ def _whole(value: Any) -> int | None:
 
 def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) else None
+
+
+def replace(new: Path, old: Path) -> None:
+    """Put a finished folder in the place of an older one."""
+    if old.exists():
+        shutil.rmtree(old)
+    new.rename(old)

@@ -53,12 +53,11 @@ def attend(
     """
     head_dim = qkv_NW.shape[1] // (heads + 2 * kv_heads)
     shape = _Shape(heads, kv_heads, head_dim, scale)
+    sizes = [size for segment in segments for size in (segment.shared, sum(segment.rests))]
+    # One split, not a slice each: its backward is one concatenation.
+    cuts = iter(torch.split(qkv_NW, sizes))
     pieces: list[Tensor] = []
-    start = 0
-    for segment in segments:
-        prefix = qkv_NW[start : start + segment.shared]
-        rests = qkv_NW[start + segment.shared : start + segment.size]
-        start += segment.size
+    for segment, prefix, rests in zip(segments, cuts, cuts, strict=True):
         if segment.shared:
             pieces.append(_causal(prefix[None], None, shape)[0])
         if rests.shape[0]:
@@ -117,7 +116,7 @@ def _block(queries: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tenso
     values = values.permute(0, 2, 1, 3).reshape(rows * kv_heads, seen, head_dim)
     future = torch.full((length, seen), float("-inf"), device=queries.device)
     scores = torch.bmm(stacked, keys).view(-1, length, seen).float()
-    scores = scores * scale + torch.triu(future, seen - length + 1)
+    scores = scores.mul_(scale).add_(torch.triu(future, seen - length + 1))
     weights = torch.softmax(scores, -1).to(values.dtype).view(-1, group * length, seen)
     out = torch.bmm(weights, values).view(rows, kv_heads, group, length, head_dim)
     return out.permute(0, 3, 1, 2, 4).reshape(rows, length, heads * head_dim)

@@ -106,7 +106,9 @@ class _Gradients:
     def add(self, span: slice, gradient_NV: Tensor, hidden_NH: Tensor) -> None:
         torch.mm(gradient_NV, self._weight_VH.detach(), out=self.hidden_MH[span])
         if self._sum_VH is not None:
-            self._sum_VH += self._kernels.transpose(gradient_NV) @ hidden_NH
+            kernels = self._kernels
+            gradient_VN = kernels.transpose(gradient_NV) if kernels.tiles else gradient_NV.t()
+            self._sum_VH += gradient_VN @ hidden_NH
 
     @property
     def weight_VH(self) -> Tensor | None:

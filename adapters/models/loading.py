@@ -148,6 +148,7 @@ def _from_gguf(location: Location) -> PreTrainedModel:
 
     location.require_readable()
     file = read_gguf(location.folder / str(location.gguf))
+    kind: Any
     if file.is_plain_llama:
         config, kind, values = llama_config(file), LlamaForCausalLM, weights(file)
         generation = GenerationConfig.from_model_config(config)

@@ -130,5 +130,5 @@ def digest_of(tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
         state.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        state.update(memoryview(tensor.view(-1).view(torch.uint8).numpy()))
+        state.update(tensor.view(-1).view(torch.uint8).numpy().tobytes())
     return state.hexdigest()

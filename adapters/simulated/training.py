@@ -77,8 +77,8 @@ class SimulatedTraining:
         self._version, self.trained = state["version"], state["trained"]
 
     async def export(self, folder: Path) -> None:
-        """Nothing to export."""
-        raise Unsupported("simulated training holds no weights to export")
+        """There are no weights: what was trained stands in their place."""
+        await asyncio.to_thread((folder / "trained.json").write_text, json.dumps(self.trained))
 
     async def close(self) -> None:
         """Holds nothing."""

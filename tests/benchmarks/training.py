@@ -1,25 +1,29 @@
 """Speed of a training step beside the plain way, in one process.
 
-python tests/benchmarks/training.py [--groups 8] [--samples 8] [--answer 64] [--no-plain]
+    python tests/benchmarks/training.py [--groups 8] [--samples 8] [--answer 64] [--no-plain]
 
 Eight prompts of 44 tokens with eight answers of 64 on SmolLM2-135M in bf16: forward and backward,
 optimizer, scoring; and the same gradient by the Hugging Face module in padded batches of 16 rows
-with all logits. Ratios of one run count; CPU seconds before wall where other work runs. The share
-is that of the machine's own bf16 product, timed before and after.
+with all logits. The share is of what the machine's own bf16 product does in a CPU second.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import os
-import resource
-import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from measure import (
+    Spent,
+    calibrated,
+    calibration,
+    now,
+    peak_bytes,
+    print_table,
+    restart_with_process_settings,
+)
 
 from hexpo.adapters.models.loading import load_policy
 from hexpo.adapters.models.policy import Policy, Precision
@@ -29,24 +33,8 @@ from hexpo.domain.batch import Batch, Sequences
 from hexpo.domain.losses.ppo import ppo
 from hexpo.domain.objective import Loss, Objective, Term
 
-_TUNABLES = {
-    "glibc.malloc.hugetlb": "1",
-    "glibc.malloc.mmap_threshold": "4294967296",
-    "glibc.malloc.trim_threshold": "17179869184",
-    "glibc.malloc.top_pad": "268435456",
-}
 _PROMPT = 44
 _OBJECTIVE = Objective(terms=(Term(name="ppo", loss=Loss(function=ppo)),))
-
-
-def calibration() -> float:
-    """GFLOP per CPU second of a bf16 product of the model's size."""
-    a, b = torch.randn(2048, 576).bfloat16(), torch.randn(576, 3072).bfloat16()
-    a @ b
-    start = time.process_time()
-    for _ in range(8):
-        a @ b
-    return 8 * 2 * 2048 * 576 * 3072 / (time.process_time() - start) / 1e9
 
 
 def rows_of(groups: int, samples: int, answer: int, first_id: int) -> tuple[Sequences, Batch]:
@@ -72,11 +60,11 @@ def rows_of(groups: int, samples: int, answer: int, first_id: int) -> tuple[Sequ
     return _OBJECTIVE.weigh(sequences), Batch.of(sequences, columns)
 
 
-async def timed(work: Callable[[], Any]) -> tuple[float, float]:
-    """Wall and CPU seconds of an awaitable's run."""
-    wall, cpu = time.perf_counter(), time.process_time()
+async def timed(work: Callable[[], Any]) -> Spent:
+    """What an awaitable takes."""
+    began = now()
     await work()
-    return time.perf_counter() - wall, time.process_time() - cpu
+    return now() - began
 
 
 def plain_step(policy: Policy, rows: Sequences, batch: Batch) -> None:
@@ -88,10 +76,6 @@ def plain_step(policy: Policy, rows: Sequences, batch: Batch) -> None:
         chosen = logp.gather(2, tokens[part][:, _PROMPT:, None])[..., 0]
         weights = rows["weights"][part, 0].float() * rows["advantage"][part]
         (-(chosen * weights[:, None]).sum()).backward()
-
-
-def report(name: str, seconds: tuple[float, float], extra: str = "") -> None:
-    print(f"{name:26s} wall {seconds[0]:7.2f} s   CPU {seconds[1]:7.2f} s   {extra}")
 
 
 async def measure(options: argparse.Namespace) -> None:
@@ -111,7 +95,8 @@ async def measure(options: argparse.Namespace) -> None:
         rows, batch = rows_of(options.groups, options.samples, options.answer, 10_000 * number)
         store.put(batch)
         steps.append((rows, batch))
-    before = calibration()
+    before = calibration().cpu
+    taken: dict[str, tuple[Spent, str]] = {}
     for number, (rows, _) in enumerate(steps):
         label = " (first)" if number == 0 else ""
         learn = await timed(lambda rows=rows: engine.accumulate(rows, _OBJECTIVE))
@@ -120,30 +105,21 @@ async def measure(options: argparse.Namespace) -> None:
         run = options.groups * (_PROMPT + options.samples * (options.answer - 1))
         trained = options.groups * options.samples * options.answer
         work = 3 * 2 * (106.2e6 * run + 28.3e6 * trained)
-        share = work / learn[1] / 1e9 / before
-        report(f"forward + backward{label}", learn, f"{share:.0%} of the machine's own product")
-        report(f"optimizer{label}", update)
-        report(f"scoring{label}", score, f"{trained / score[0]:.0f} answer tokens/s")
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f"peak resident {peak:.2f} GiB")
+        share = work / learn.cpu / 1e9 / before
+        taken[f"forward and backward{label}"] = learn, f"{share:.0%} of the machine's own product"
+        taken[f"optimizer{label}"] = update, ""
+        taken[f"scoring{label}"] = score, f"{trained / score.wall:.0f} answer tokens/s"
+    peak = peak_bytes() / 1e9
     if not options.no_plain:
         await engine.close()
         plain = await timed(lambda: asyncio.to_thread(plain_step, policy, *steps[1]))
-        report("Hugging Face, plain", plain, f"{plain[1] / learn[1]:.1f} times as many CPU seconds")
-    print(f"calibration {before:.0f} before, {calibration():.0f} after (bf16 GFLOP a CPU second)")
-
-
-def restart_with_tunables() -> None:
-    """Allocator and thread settings are read when a process starts."""
-    if "GLIBC_TUNABLES" not in os.environ:
-        joined = ":".join(f"{name}={value}" for name, value in _TUNABLES.items())
-        os.environ["GLIBC_TUNABLES"] = joined
-        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-        os.execv(sys.executable, [sys.executable, *sys.argv])
+        ratio = f"{plain.cpu / learn.cpu:.1f} times as many CPU seconds"
+        taken["Hugging Face, plain"] = plain, ratio
+    lines = [(name, spent.wall, spent.cpu, note) for name, (spent, note) in taken.items()]
+    print_table(f"training step, peak {peak:.2f} GB", ("part", "wall s", "CPU s", ""), lines)
 
 
 def main() -> None:
-    restart_with_tunables()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--groups", type=int, default=8)
     parser.add_argument("--samples", type=int, default=8)
@@ -151,8 +127,10 @@ def main() -> None:
     parser.add_argument("--micro", type=int, default=1200, help="tokens of a micro-batch")
     parser.add_argument("--no-plain", action="store_true")
     options = parser.parse_args()
-    asyncio.run(measure(options))
+    with calibrated():
+        asyncio.run(measure(options))
 
 
 if __name__ == "__main__":
+    restart_with_process_settings()
     main()

@@ -29,7 +29,7 @@ class Bytes:
         return bytes(ids).decode(errors="replace")
 
 
-def engine_of(precision: Precision = Precision.FP32, **settings: Any) -> EmbeddedEngine:
+def engine_of(own: Precision = Precision.FP32, **settings: Any) -> EmbeddedEngine:
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
         vocab_size=256,
@@ -43,8 +43,8 @@ def engine_of(precision: Precision = Precision.FP32, **settings: Any) -> Embedde
     )
     module = transformers.LlamaForCausalLM(config).eval()
     for parameter in module.parameters():
-        parameter.data = parameter.data.to(precision.dtype)
-    policy = Policy(module, precision=precision)
+        parameter.data = parameter.data.to(own.dtype)
+    policy = Policy(module, precision=own)
     return build(Config(**settings), policy=policy, tokenizer=Bytes())  # type: ignore[arg-type]
 
 

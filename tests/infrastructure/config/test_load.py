@@ -195,7 +195,7 @@ algorithm.kl.unbiased algorithm.kl.target algorithm.entropy algorithm.mask_cut a
 asynchrony.max_staleness asynchrony.order asynchrony.window asynchrony.on_update
 evaluation.every evaluation.before evaluation.samples evaluation.k evaluation.temperature
 evaluation.top_p evaluation.max_new_tokens
-checkpoint.every checkpoint.kind
+checkpoint.every checkpoint.export checkpoint.kind
 trackers platform.kind
 """.split()
 
