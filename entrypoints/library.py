@@ -78,7 +78,6 @@ class Run:
             Whatever failed first, as it was raised.
         """
         self._prepare_folder()
-        runs.mark(self.folder, runs.State.RUNNING, steps=self.config.run.steps)
         try:
             self._fail_early()
             trainer = self.container.trainer()
@@ -91,12 +90,12 @@ class Run:
         except BaseException as error:
             is_stop = isinstance(error, KeyboardInterrupt | asyncio.CancelledError)
             state = runs.State.INTERRUPTED if is_stop else runs.State.FAILED
-            runs.mark(self.folder, state, error=f"{type(error).__name__}: {error}")
+            self._mark_end(state, error=f"{type(error).__name__}: {error}")
             raise
         finally:
             self._loop = None
             await self.container.opened().close()
-        runs.mark(self.folder, runs.State.FINISHED if report.finished else runs.State.INTERRUPTED)
+        self._mark_end(runs.State.FINISHED if report.finished else runs.State.INTERRUPTED)
         return report
 
     async def evaluate_async(self) -> EvaluationReport:
@@ -147,8 +146,21 @@ class Run:
         await self.container.opened().close()
 
     def _prepare_folder(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write(self.config, self.folder / runs.CONFIG)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write(self.config, self.folder / runs.CONFIG)
+            runs.mark(self.folder, runs.State.RUNNING, steps=self.config.run.steps)
+        except OSError as error:
+            raise ConfigurationError(
+                f"the run folder {self.folder} cannot be written ({error}); make room there, or set"
+                " run.folder to another place"
+            ) from error
+
+    def _mark_end(self, state: runs.State, *, error: str = "") -> None:
+        try:
+            runs.mark(self.folder, state, error=error)
+        except OSError as full:  # it must not hide how the run ended
+            log.warning("%s does not say that the run is %s: %s", self.folder, state.value, full)
 
     def _fail_early(self) -> None:
         """Make what is cheap and can be wrong before anything is loaded."""

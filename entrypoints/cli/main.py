@@ -7,6 +7,7 @@ it needs when it runs.
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -108,7 +109,9 @@ def algorithms(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit with its code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    sys.exit(run(given))
+    code = run(given)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it would only break into Python's own end
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -32,7 +32,7 @@ def estimator_of(config: RunConfig) -> Estimator:
         min_samples=found.min_samples,
     )
     kl = config.algorithm.kl
-    if kl.where not in (KLPlace.REWARD, KLPlace.BOTH):
+    if kl.acts not in (KLPlace.REWARD, KLPlace.BOTH):
         return estimator
     return with_kl_in_reward(
         estimator,
@@ -79,7 +79,7 @@ def objective_of(config: RunConfig) -> Objective:
         )
     ]
     kl = chosen.kl
-    if kl.where in (KLPlace.LOSS, KLPlace.BOTH):
+    if kl.acts in (KLPlace.LOSS, KLPlace.BOTH):
         loss = kl_loss(kl.estimator, unbiased=kl.unbiased, target=kl.target)
         terms.append(Term(name="kl", loss=loss, coefficient=kl.coefficient))
     if chosen.entropy:

@@ -96,7 +96,7 @@ def kl_place(config: RunConfig) -> Iterator[Problem]:
     """KL acts once, unless it was said to act twice."""
     chosen = config.algorithm
     in_terms = [term.name for term in chosen.terms if "reference" in _token_columns(term.loss)]
-    if in_terms and chosen.kl.where is not KLPlace.NONE:
+    if in_terms and chosen.kl.acts is not KLPlace.NONE:
         yield Problem(
             "algorithm.kl.where",
             f"{chosen.kl.where.value}, and the term {in_terms[0]!r} reads the reference too: the"
@@ -107,13 +107,13 @@ def kl_place(config: RunConfig) -> Iterator[Problem]:
 def kl_form(config: RunConfig) -> Iterator[Problem]:
     """The KL that is asked for exists where it is asked for."""
     kl = config.algorithm.kl
-    in_reward = kl.where in (KLPlace.REWARD, KLPlace.BOTH)
+    in_reward = kl.acts in (KLPlace.REWARD, KLPlace.BOTH)
     if kl.unbiased and in_reward:
         yield Problem(
             "algorithm.kl.unbiased",
             f"an importance weight has no place in the reward (where={kl.where.value}); set false",
         )
-    if kl.where is KLPlace.NONE:
+    if kl.acts is KLPlace.NONE:
         return
     try:
         objective_of(config)

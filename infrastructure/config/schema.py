@@ -162,14 +162,19 @@ class KLSection:
 
     where: KLPlace = KLPlace.NONE
     """Whether it acts in the loss, in the reward, or not at all."""
-    coefficient: float = attrs.field(default=0.001, validator=within(0, open_low=True))
-    """Its weight."""
+    coefficient: float = attrs.field(default=0.001, validator=within(0))
+    """Its weight; with 0 it acts nowhere, and no reference is built."""
     estimator: str = attrs.field(default="k3", validator=not_empty)
     """How it is measured on sampled tokens."""
     unbiased: bool = False
     """Weigh by the importance ratio, so that its gradient is right off-policy too (loss only)."""
     target: Target = Target.REFERENCE
     """Which policy it pulls to."""
+
+    @property
+    def acts(self) -> KLPlace:
+        """Where it has an effect: nowhere if its weight is 0."""
+        return self.where if self.coefficient else KLPlace.NONE
 
 
 @attrs.frozen(kw_only=True)

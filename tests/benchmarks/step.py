@@ -1,11 +1,11 @@
 """One GRPO step of 8 prompts x 8 samples x exactly 64 tokens, beside TRL's GRPOTrainer.
 
-    python tests/benchmarks/step.py [--steps 3] [--micro 8 16 32] [--without-peers]
+    python tests/benchmarks/step.py [--steps 3] [--micro 8 16 32] [--plain] [--without-peers]
 
 Same weights (SmolLM2-135M-Instruct, bf16), same questions, a random reward so that every group has
 a signal. Each side is a process of its own; medians of the steps after the first. TRL runs in
-`.venv-peers` (see peers/environment.py), once with this library's process settings and once with
-the system's; `--micro` are its sequences in a forward. Needs the `demo` extra.
+`.venv-peers` (see peers/environment.py) with this library's process settings, and with `--plain`
+once more with the system's; `--micro` are its sequences in a forward. Needs the `demo` extra.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ QUESTIONS = [
     f"What is {a} + {b}? Answer with just the number." for a in range(10) for b in range(10)
 ]
 PROMPTS, SAMPLES, TOKENS, LEARNING_RATE = 8, 8, 64, 1e-5
-DEFAULTS = {"OMP_WAIT_POLICY": "", "GLIBC_TUNABLES": "", "HEXPO_RESTARTED": ""}
+PLAIN = {"OMP_WAIT_POLICY": "", "GLIBC_TUNABLES": "", "HEXPO_RESTARTED": ""}
 """Takes this library's process settings out of a child's environment."""
 
 
@@ -34,12 +34,13 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=3, help="steps that count")
     parser.add_argument("--micro", type=int, nargs="+", default=[8, 16, 32])
+    parser.add_argument("--plain", action="store_true", help="TRL without process settings too")
     parser.add_argument("--without-peers", action="store_true")
     arguments = parser.parse_args()
     with calibrated():
         records = {"hexpo": hexpo(arguments.steps)}
         if not arguments.without_peers and PEERS.python.is_file():
-            records |= peers(arguments.steps, arguments.micro)
+            records |= peers(arguments.steps, arguments.micro, plain=arguments.plain)
     show(records)
 
 
@@ -59,8 +60,8 @@ def hexpo(steps: int) -> Record:
     return child(sys.executable, "hexpo_run.py", json.dumps(job))
 
 
-def peers(steps: int, micro_batches: Sequence[int]) -> dict[str, Record]:
-    """TRL at each micro-batch, and once more with the system's process settings at the best."""
+def peers(steps: int, micro_batches: Sequence[int], *, plain: bool) -> dict[str, Record]:
+    """TRL at each micro-batch."""
     with tempfile.TemporaryDirectory() as folder:
         export_model(Path(folder))
         job = {
@@ -74,15 +75,17 @@ def peers(steps: int, micro_batches: Sequence[int]) -> dict[str, Record]:
             "learning_rate": LEARNING_RATE,
             "steps": steps + 1,
         }
-        run = {}
-        for micro in micro_batches:
+
+        def run(micro: int, **variables: str) -> Record:
             text = json.dumps({**job, "micro": micro})
-            run[micro] = child(PEERS.python, "peers/trl_run.py", text)
-        best = min(run, key=lambda micro: _typical(run[micro]).cpu)
-        text = json.dumps({**job, "micro": best})
-        plain = child(PEERS.python, "peers/trl_run.py", text, **DEFAULTS)
-    found = {f"TRL, micro-batch {micro}": record for micro, record in run.items()}
-    return {**found, f"TRL, micro-batch {best}, system's settings": plain}
+            return child(PEERS.python, "peers/trl_run.py", text, **variables)
+
+        found = {micro: run(micro) for micro in micro_batches}
+        named = {f"TRL, micro-batch {micro}": record for micro, record in found.items()}
+        if plain:
+            best = min(found, key=lambda micro: _typical(found[micro]).cpu)
+            named[f"TRL, micro-batch {best}, plain process"] = run(best, **PLAIN)
+        return named
 
 
 def export_model(folder: Path) -> None:

@@ -66,7 +66,7 @@ def test_a_key_in_the_wrong_section_is_refused_with_its_section(resolve: Load) -
         ("rollout.top_p=1.5", "(0, 1]"),
         ("rollout.samples=0", "[1, inf)"),
         ("run.steps=-3", "[1, inf)"),
-        ("algorithm.kl.coefficient=-1", "(0, inf)"),
+        ("algorithm.kl.coefficient=-1", "[0, inf)"),
         ("asynchrony.max_staleness=-1", "[0, inf)"),
         ("rollout.min_p=.nan", "[0, 1]"),
         ("algorithm.loss.options.clip_low=-0.1", "clip_low"),
