@@ -16,11 +16,12 @@ import attrs
 import cattrs
 
 from hexpo.application.export import ENGINE
+from hexpo.application.learning import POLICY, Learner
 from hexpo.application.ports.checkpoints import CheckpointStore
 from hexpo.application.ports.prompts import Position
-from hexpo.application.ports.training import TrainingEngine
 from hexpo.application.rollouts import InFlight, Rollouts
 from hexpo.domain.errors import CheckpointError
+from hexpo.domain.moving import STILL, Moving
 from hexpo.domain.schedule import Gate
 
 LOOP = "loop.json"
@@ -43,10 +44,12 @@ class Progress:
     source: str
     """The prompt source's identity."""
     position: Position
+    moving: Moving = STILL
+    """Coefficients and baselines for the next step."""
     format: int = FORMAT
 
     @staticmethod
-    def of(step: int, rollouts: Rollouts) -> Progress:
+    def of(step: int, rollouts: Rollouts, learner: Learner) -> Progress:
         """The present state of a loop that is between two steps."""
         return Progress(
             step=step,
@@ -55,21 +58,28 @@ class Progress:
             in_flight=rollouts.in_flight,
             source=rollouts.source.identity,
             position=rollouts.source.position,
+            moving=learner.moving,
         )
 
 
-async def save(store: CheckpointStore, progress: Progress, *, engine: TrainingEngine) -> None:
+async def save(store: CheckpointStore, progress: Progress, *, learner: Learner) -> None:
     """Write a checkpoint, whole or not at all. Raises CheckpointError (full disk, ...)."""
     async with store.write(progress.step) as folder:
-        await engine.save(folder / ENGINE)
+        for role, engine in learner.engines.items():
+            await engine.save(folder / part_of(role))
         text = json.dumps(cattrs.unstructure(progress), indent=1)
         await asyncio.to_thread((folder / LOOP).write_text, text)
 
 
+def part_of(role: str) -> str:
+    """The folder of a role's engine in a checkpoint."""
+    return ENGINE if role == POLICY else role
+
+
 async def restore(
-    store: CheckpointStore, *, engine: TrainingEngine, rollouts: Rollouts
+    store: CheckpointStore, *, learner: Learner, rollouts: Rollouts
 ) -> Progress | None:
-    """Load the newest checkpoint into engine, prompt source and gate; None where there is none.
+    """Load the newest checkpoint into engines, prompt source and gate; None where there is none.
 
     Raises: CheckpointError: a part is missing, or the run is another one.
     """
@@ -78,7 +88,9 @@ async def restore(
         return None
     progress = read_progress(checkpoint.folder)
     _require_same_run(progress, rollouts, checkpoint.folder)
-    await engine.load(checkpoint.folder / ENGINE)
+    for role, engine in learner.engines.items():
+        await engine.load(checkpoint.folder / part_of(role))
+    learner.moving = learner.moving.resumed(progress.moving)
     rollouts.source.seek(progress.position)
     rollouts.restore(progress.gate, progress.in_flight)
     return progress

@@ -67,7 +67,11 @@ class Player:
         *,
         policy: RetryPolicy,
         give_up_after: int,
+        greedy: AgentLoop | None = None,
     ) -> None:
+        """Args: greedy: plays one more answer of each ticket, as a baseline; it is graded, and
+        neither judged nor trained."""
+        self._greedy = greedy
         self._agent, self._rewards, self._policy = agent, rewards, policy
         self._give_up_after = give_up_after
         self._streak: list[_Fault] = []
@@ -79,32 +83,55 @@ class Player:
         program's own error."""
         async with asyncio.TaskGroup() as tasks:
             runs = [
-                tasks.create_task(self._one(ticket, sample), name=f"{ticket.number}.{sample}")
+                tasks.create_task(
+                    self._one(self._agent, ticket, sample), name=f"{ticket.number}.{sample}"
+                )
                 for sample in range(ticket.samples)
             ]
+            best = (
+                tasks.create_task(
+                    self._one(self._greedy, ticket, 0), name=f"{ticket.number}.greedy"
+                )
+                if self._greedy is not None
+                else None
+            )
         played = [run.result() for run in runs]
         self._judge([fault for _, fault in played])
         rows = [row for row, _ in played]
         finished = [row for row in rows if row.failure is None]
-        outcomes = await self._rewards.grade(finished) if finished else ()
-        self._judge_grades(outcomes)
-        grades = iter(outcomes)
+        graded, greedy = await self._grade(finished, best.result()[0] if best else None)
+        self._judge_grades(graded)
+        grades = iter(graded)
         return Group(
             ticket=ticket,
             rows=tuple(
                 Graded(trajectory=row, outcome=next(grades) if row.failure is None else row.failure)
                 for row in rows
             ),
+            greedy=greedy,
         )
 
-    async def _one(self, ticket: Ticket, sample: int) -> tuple[Trajectory, _Fault | None]:
+    async def _grade(
+        self, rows: Sequence[Trajectory], greedy: Trajectory | None
+    ) -> tuple[Sequence[Outcome], Graded | None]:
+        """Outcomes of the rows, and the greedy answer with its own."""
+        asked = [*rows, greedy] if greedy is not None and greedy.failure is None else rows
+        outcomes = await self._rewards.grade(asked) if asked else ()
+        if greedy is None:
+            return outcomes, None
+        own = outcomes[-1] if greedy.failure is None else greedy.failure
+        return outcomes[: len(rows)], Graded(trajectory=greedy, outcome=own)
+
+    async def _one(
+        self, agent: AgentLoop, ticket: Ticket, sample: int
+    ) -> tuple[Trajectory, _Fault | None]:
         name = f"sample {ticket.number}.{sample} (prompt {ticket.prompt.id})"
         fault = None
         for attempt in range(self._policy.retries + 1):
             bound = asyncio.timeout(self._policy.deadline_seconds)
             try:
                 async with bound:
-                    return await self._agent.run(ticket, sample), None
+                    return await agent.run(ticket, sample), None
             except (EngineFailed, RewardUnavailable):
                 raise
             except Exception as error:  # noqa: BLE001  the one place where a rollout's failure becomes a value

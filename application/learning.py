@@ -6,17 +6,26 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 import torch
+from torch import Tensor
 
 from hexpo.application.ports.scorer import Scorer
 from hexpo.application.ports.store import RowStore
 from hexpo.application.ports.training import TrainingEngine
 from hexpo.application.timing import Stopwatch
+from hexpo.domain.advantages.report import group_report
 from hexpo.domain.batch import Sequences
-from hexpo.domain.batch.assemble import assemble
+from hexpo.domain.batch.assemble import Shaping, assemble
+from hexpo.domain.correction.metrics import off_policy
 from hexpo.domain.estimators import Estimator
-from hexpo.domain.metrics import Metrics, merge
+from hexpo.domain.masks.stored import KEPT
+from hexpo.domain.metrics import Measure, Metrics, merge, total
+from hexpo.domain.moving import STILL, Moving
 from hexpo.domain.objective import Objective
+from hexpo.domain.ragged import row_counts
 from hexpo.domain.trajectory import Group
+
+POLICY = "policy"
+"""The role of the model that answers; its version is the run's."""
 
 
 @attrs.frozen(kw_only=True)
@@ -29,6 +38,36 @@ class LearningSettings:
     """How often the batch is gone through."""
     mask_cut: bool = False
     """Answers that the token budget cut train nothing."""
+    components: tuple[str, ...] = ()
+    """Names of the reward parts that are laid into the batch."""
+    shaping: Shaping | None = None
+    """What is added to the outcome that estimators see."""
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Role:
+    """A model that learns from the batch, and what it minimises."""
+
+    engine: TrainingEngine
+    objective: Objective
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Recipe:
+    """What is made of a batch before anything learns from it, in this order."""
+
+    estimators: tuple[Estimator, ...]
+    """One after the other on the whole batch; the last one's advantage is trained on."""
+    choices: tuple[Estimator, ...] = ()
+    """Token columns of each optimizer step, made before its first use: masks (`kept`), choices."""
+    scorers: Mapping[str, Scorer] = attrs.field(factory=dict)
+    """Who provides each scored column (`old`, `reference`, `value`, `teacher`, ...)."""
+
+    @property
+    def token_columns(self) -> frozenset[str]:
+        """Token columns that are read."""
+        made = (*self.estimators, *self.choices)
+        return frozenset(name for one in made for name in one.needs.tokens)
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -40,67 +79,152 @@ class Learnt:
 
 
 class Learner:
-    """Turns groups into a published version, through the row store and the engine."""
+    """Turns groups into a published version, through the row store and the engines.
+
+    A critic, a reference or a teacher is data here: another role, or who provides a column.
+    """
 
     def __init__(
         self,
         settings: LearningSettings,
         *,
-        engine: TrainingEngine,
+        roles: Mapping[str, Role],
         store: RowStore,
-        objective: Objective,
-        estimator: Estimator,
-        scorers: Mapping[str, Scorer],
+        recipe: Recipe,
+        moving: Moving = STILL,
     ) -> None:
-        """Args: scorers: who provides each stored column (`old`, `reference`, `value`, ...) that
-        the objective or the estimator needs."""
-        self.engine = engine
-        self._settings, self._store = settings, store
-        self._objective, self._estimator, self._scorers = objective, estimator, scorers
+        """Args: roles: `policy`, and who else learns from the same batch (a critic)."""
+        self._settings, self._roles, self._store = settings, roles, store
+        self._recipe, self.moving = recipe, moving
+
+    @property
+    def engines(self) -> dict[str, TrainingEngine]:
+        """Who learns, by role: what a checkpoint holds."""
+        return {name: role.engine for name, role in self._roles.items()}
 
     async def learn(self, groups: Sequence[Group], watch: Stopwatch) -> Learnt:
         """Train on the groups and publish.
 
-        Raises: NonFinite: the engine skipped too many optimizer steps in a row.
+        Raises: NonFinite: an engine skipped too many optimizer steps in a row.
         """
-        batch, metrics = assemble(groups, mask_cut=self._settings.mask_cut)
-        rows, parts = batch.sequences, [metrics]
+        chosen = self._settings
+        batch, metrics = assemble(
+            groups, mask_cut=chosen.mask_cut, components=chosen.components, shaping=chosen.shaping
+        )
+        rows, parts = batch.sequences, [metrics, self.moving.metrics()]
+        parts.append(_report(rows))
         self._store.put(batch)
         try:
             with watch("score"):
                 parts += await self._score(rows)
             rows, estimated = await self._estimate(rows)
-            parts.append(estimated)
+            steps = [await self._choose(part) for part in _cut(rows, chosen.updates)]
+            parts += [estimated, self._off_policy(rows)]
             with watch("train"):
-                for _ in range(self._settings.passes):
-                    for part in _cut(rows, self._settings.updates):
-                        parts.append(await self._update(part))
+                for _ in range(chosen.passes):
+                    for step in steps:
+                        parts += [await self._update(name, step) for name in self._roles]
         finally:
             self._store.drop(rows.ids)
-        return Learnt(version=await self.engine.publish(), metrics=merge(parts))
+        whole = merge(parts)
+        self.moving = self.moving.after(rows, whole)
+        return Learnt(version=await self._roles[POLICY].engine.publish(), metrics=whole)
+
+    @property
+    def _scored(self) -> dict[str, Scorer]:
+        """Who scores each column that anything reads."""
+        wanted = self._recipe.token_columns.union(
+            *(role.objective.token_columns for role in self._roles.values())
+        )
+        return {name: one for name, one in self._recipe.scorers.items() if name in wanted}
 
     async def _score(self, rows: Sequences) -> list[Metrics]:
-        wanted = self._objective.token_columns | set(self._estimator.needs.tokens)
         by_scorer: dict[Scorer, set[str]] = {}
-        for column, scorer in self._scorers.items():
-            if column in wanted:
-                by_scorer.setdefault(scorer, set()).add(column)
+        for column, scorer in self._scored.items():
+            by_scorer.setdefault(scorer, set()).add(column)
         return [await scorer.score(rows, columns) for scorer, columns in by_scorer.items()]
 
     async def _estimate(self, rows: Sequences) -> tuple[Sequences, Metrics]:
-        if self._estimator.per_token:
-            return rows, await self.engine.compute(rows, self._estimator)
-        arguments = {f"{name}_S": rows[name] for name in self._estimator.needs.sequences}
-        advantages_S = self._estimator.function(**arguments, **self._estimator.options)
-        if not isinstance(advantages_S, torch.Tensor):
-            advantages_S = advantages_S["advantage"]
-        return rows.with_columns(advantage=advantages_S.float()), {}
+        metrics: list[Metrics] = []
+        for one in self._recipe.estimators:
+            estimator = self.moving.estimator(one)
+            if estimator.per_token:
+                metrics.append(await self._roles[POLICY].engine.compute(rows, estimator))
+                rows = rows.without("advantage")  # that of the tokens counts
+            else:
+                rows = rows.with_columns(advantage=_of_outcomes(estimator, rows))
+        return rows, merge(metrics)
 
-    async def _update(self, part: Sequences) -> Metrics:
-        weighed = self._objective.weigh(part)
-        accumulated = await self.engine.accumulate(weighed, self._objective)
-        result = await self.engine.step()
-        return merge([accumulated, result.metrics])
+    async def _choose(self, step: Sequences) -> Sequences:
+        """The rows of an optimizer step, with the token columns that belong to it."""
+        for choice in self._recipe.choices:
+            await self._roles[POLICY].engine.compute(step, choice)
+        if self._narrows:
+            kept_T = self._store.get(step.ids, [KEPT])[KEPT]
+            owner_T = torch.repeat_interleave(step.lengths)
+            return step.with_columns(kept=row_counts(owner_T[kept_T], rows=len(step)))
+        return step
+
+    @property
+    def _narrows(self) -> bool:
+        policy = self._roles[POLICY].objective
+        return any(term.mask == KEPT for term in policy.terms)
+
+    def _off_policy(self, rows: Sequences) -> Metrics:
+        """How far the sampler was from the proximal policy, and what the masks took."""
+        if "old" not in self._scored:
+            return {}
+        names = ("old", "behaviour", "trained")
+        stored = self._store.get(rows.ids, [*names, KEPT] if self._narrows else names)
+        trained_T, owner_T = stored["trained"], torch.repeat_interleave(rows.lengths)
+        measured = off_policy(
+            stored["old"][trained_T], stored["behaviour"][trained_T], owner_T[trained_T]
+        )
+        metrics = {f"off_policy/{name}": measure for name, measure in measured.items()}
+        if self._narrows:
+            metrics["tokens/rejected"] = total(float((trained_T & ~stored[KEPT]).sum()))
+        return metrics
+
+    async def _update(self, name: str, step: Sequences) -> Metrics:
+        role = self._roles[name]
+        objective = self.moving.objective(role.objective) if name == POLICY else role.objective
+        weighed = objective.weigh(step)
+        loud = _loud(weighed, objective) if not self.moving.controls else weighed
+        metrics = [
+            await role.engine.accumulate(loud, objective),
+            (await role.engine.step()).metrics,
+            {"samples/left_out": total(float(len(weighed) - len(loud)))},
+        ]
+        return merge(metrics) if name == POLICY else _renamed(merge(metrics), name)
+
+
+def _report(rows: Sequences) -> Metrics:
+    return group_report(score_S=rows["score"], scored_S=rows["scored"], group_S=rows["group"])
+
+
+def _of_outcomes(estimator: Estimator, rows: Sequences) -> Tensor:
+    """(S,) float32 advantages of an outcome estimator."""
+    arguments = {f"{name}_S": rows[name] for name in estimator.needs.sequences}
+    made = estimator.function(**arguments, **estimator.options)
+    return (made if isinstance(made, Tensor) else made["advantage"]).float()
+
+
+def _loud(rows: Sequences, objective: Objective) -> Sequences:
+    """The weighed rows without those that add nothing. One stays where all do: a step without a
+    gradient is still a step, the optimizer's moments move."""
+    silent_S = objective.silent(rows)
+    if bool(silent_S.all()) and len(rows):
+        cost_S = torch.where(rows["trained"] > 0, rows.lengths, torch.iinfo(torch.int64).max)
+        silent_S = torch.arange(len(rows)) != cost_S.argmin()
+    return rows.select(~silent_S) if bool(silent_S.any()) else rows
+
+
+def _renamed(metrics: Metrics, role: str) -> dict[str, Measure]:
+    """Under the role's own name, so that they are not merged with the policy's."""
+    return {
+        f"{role}/{name.removeprefix('train/').removeprefix(f'{role}/')}": measure
+        for name, measure in metrics.items()
+    }
 
 
 def _cut(rows: Sequences, parts: int) -> list[Sequences]:

@@ -28,6 +28,7 @@ from hexpo.domain.schedule import (
     settle,
 )
 from hexpo.domain.schedule.accounting import measures
+from hexpo.domain.shaping.groups import Refill
 from hexpo.domain.trajectory import Group, Scored, Ticket
 
 
@@ -47,6 +48,20 @@ def unscored(group: Group) -> Reason | None:
     return None if has_score else Reason.UNSCORED
 
 
+@attrs.frozen(kw_only=True)
+class FlatJudge:
+    """Drops a group, too, if no two of its scores differ by more than `least`."""
+
+    least: float = 0.0
+
+    def __call__(self, group: Group) -> Reason | None:
+        """Why the group should be dropped, if it should."""
+        scores = [row.outcome.value for row in group.rows if isinstance(row.outcome, Scored)]
+        if not scores:
+            return Reason.UNSCORED
+        return None if max(scores) - min(scores) > self.least else Reason.FILTERED
+
+
 class Rollouts:
     """Admits prompts while the gate allows, plays them, and hands finished groups over."""
 
@@ -59,12 +74,17 @@ class Rollouts:
         samples: int,
         judge: Callable[[Group], Reason | None] = unscored,
         refill_budget: int = 64,
+        filter_budget: int = 0,
     ) -> None:
         """Args: judge: why a finished group should be dropped and replaced, if it should.
-        refill_budget: groups that one batch may drop; more is an error that says so."""
+        refill_budget: groups that one batch may drop; more is an error that says so.
+        filter_budget: groups that one batch may ask for in place of filtered ones; when it is
+            spent the batch stays smaller (K7)."""
         self.source, self.gate = source, gate
         self._player, self._samples = player, samples
         self._judge, self._refill_budget = judge, refill_budget
+        self._filter_budget = filter_budget
+        self._refill = Refill(wanted=0, budget=0)
         self._finished: dict[int, Group] = {}
         self._in_flight: dict[int, InFlight] = {}
         self._again: list[InFlight] = []
@@ -109,11 +129,13 @@ class Rollouts:
     async def take(self, stop: asyncio.Event) -> list[Group] | None:
         """The next batch, in the gate's order; None if `stop` was set first.
 
-        Raises: RewardUnavailable: more groups than the refill budget had to be dropped.
+        Raises: RewardUnavailable: more groups than the refill budget had to be dropped, or a
+            filter left none at all.
         """
         taken: list[Group] = []
         dropped = 0
-        while self.gate.wanted > 0:
+        refill = Refill(wanted=self.gate.wanted, budget=self._filter_budget).ask()
+        while not refill.is_settled:
             number = next_group(self.gate, self._finished)
             if number is None:
                 if not await self._change(stop):
@@ -125,27 +147,37 @@ class Rollouts:
             if reason is None:
                 self.gate = settle(self.gate, number, Trained())
                 taken.append(group)
+                refill = refill.after(kept=1)
                 continue
             self.gate = settle(self.gate, number, Dropped(reason))
+            if reason is Reason.FILTERED:
+                refill = refill.after(filtered=1)
+                if refill.missing:
+                    refill = refill.ask()
+                    self.fill()
+                continue
             dropped += 1
             if dropped > self._refill_budget:
                 raise RewardUnavailable(self._exhausted(group, reason, dropped))
             self.fill()
+        if not taken:
+            raise RewardUnavailable(_all_flat(refill))
+        self._refill = refill
         return taken
 
     def published(self, version: int) -> None:
         """A version is confirmed: its groups' slots are free, and groups that could only train
         over age are dropped. Nothing new is issued until `fill`."""
-        self.gate = publish(self.gate, version)
+        self.gate = publish(self.gate, version, short=self.gate.wanted > 0)
         for number in overdue(self.gate):
             self.gate = settle(self.gate, number, Dropped(Reason.STALE))
             self._finished.pop(number, None)
             self._in_flight.pop(number, None)
 
     def metrics(self) -> Metrics:
-        """Admissions, ages and drops since the last call."""
+        """Admissions, ages and drops since the last call, and how the last batch was filled."""
         earlier, self._reported = self._reported, self.gate.ledger
-        return measures(self.gate.ledger, earlier)
+        return {**measures(self.gate.ledger, earlier), **self._refill.metrics}
 
     def _issue(self, wanted: InFlight, tasks: asyncio.TaskGroup) -> None:
         ticket = Ticket(
@@ -181,3 +213,11 @@ class Rollouts:
             f"{dropped} groups of one batch were dropped ({reason.value}) and the refill budget is"
             f" {self._refill_budget}: the batch cannot be filled{example}"
         )
+
+
+def _all_flat(refill: Refill) -> str:
+    return (
+        f"all {refill.filtered} groups of one batch were left out, because the scores in each are"
+        f" equal: there is nothing to train on. The budget for further ones is {refill.budget}:"
+        " raise it, ask for more samples a prompt, or take easier or harder prompts"
+    )

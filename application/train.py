@@ -79,7 +79,7 @@ class Trainer:
         self._stop = asyncio.Event()
         self._step = 0
         self._saved: int | None = None
-        self._progress = Progress.of(0, rollouts)
+        self._progress = Progress.of(0, rollouts, learner)
         self._history: list[dict[str, float]] = []
         self._evaluations: list[EvaluationReport] = []
 
@@ -134,7 +134,7 @@ class Trainer:
             sent = await self._publish(learnt.version)
         self._step += 1
         self._rollouts.published(learnt.version)
-        self._progress = Progress.of(self._step, self._rollouts)
+        self._progress = Progress.of(self._step, self._rollouts, self._learner)
         self._tracker.samples(
             [
                 sample_of(row, step=self._step, phase="train")
@@ -175,9 +175,7 @@ class Trainer:
         self._history.append({"step": float(self._step), **values(metrics)})
 
     async def _restore(self) -> None:
-        progress = await restore(
-            self._checkpoints, engine=self._learner.engine, rollouts=self._rollouts
-        )
+        progress = await restore(self._checkpoints, learner=self._learner, rollouts=self._rollouts)
         if progress is None:
             return
         self._step = self._saved = progress.step
@@ -188,7 +186,7 @@ class Trainer:
     async def _save(self) -> None:
         if self._saved == self._step:
             return
-        await save(self._checkpoints, self._progress, engine=self._learner.engine)
+        await save(self._checkpoints, self._progress, learner=self._learner)
         self._saved = self._step
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
@@ -20,6 +21,8 @@ from torch import Tensor
 from hexpo.domain.aggregate import Mode, Unit
 from hexpo.domain.errors import WrongValue
 from hexpo.domain.signature import Needs, needs_of
+
+_PLAIN = (bool, int, float, str, tuple, Enum)
 
 
 @attrs.frozen(kw_only=True)
@@ -39,6 +42,8 @@ class Entry:
     """Samples per prompt below which it means nothing; checked at configuration."""
     needs: frozenset[str] = frozenset()
     """What a run must provide beside ordinary columns: `critic`, `greedy baseline`, ..."""
+    silent_at_zero_advantage: bool = False
+    """Of a loss: where the advantage is 0, its gradient is exactly 0."""
     wide: frozenset[str] = frozenset()
     """Columns, without their axes, that have an axis after the row axis (a teacher's top-k)."""
 
@@ -49,8 +54,15 @@ class Entry:
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """Names of options and their defaults; `inspect.Parameter.empty` where one is required."""
-        return self.columns.options
+        """Names of options and their defaults; `inspect.Parameter.empty` where one is required.
+
+        What is no plain value (a state, a function that adds over ranks) is given by the run.
+        """
+        return {
+            name: default
+            for name, default in self.columns.options.items()
+            if default is inspect.Parameter.empty or default is None or isinstance(default, _PLAIN)
+        }
 
     @property
     def summary(self) -> str:
@@ -94,7 +106,7 @@ class Entry:
         self.function(**nothing, **options)
 
     def _nothing(self, name: str) -> Tensor:
-        whole = name in {"owner", "group", "actions", "trained", "length", "version"}
+        whole = name in {"owner", "group", "actions", "trained", "length", "version", "role", "id"}
         flag = name in {"chosen", "covariant", "scored", "action"}
         dtype = torch.int64 if whole else torch.bool if flag else torch.float32
         return torch.zeros((0, 2) if name in self.wide else (0,), dtype=dtype)

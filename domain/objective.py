@@ -47,6 +47,8 @@ class Loss:
     unit: Unit = Unit.TOKEN
     measures: Callable[..., Mapping[str, Tensor]] | None = None
     """Takes what `function` takes, returns per-unit values whose means are metrics."""
+    silent_at_zero_advantage: bool = False
+    """Where the advantage is 0 its gradient is exactly 0, so that such a row need not be run."""
 
     @property
     def needs(self) -> Needs:
@@ -79,6 +81,7 @@ class Term:
     name: str
     loss: Loss
     coefficient: float = 1.0
+    """0: the loss is not taken, only measured."""
     mode: Mode = Mode.TOKEN_MEAN
     mask: str = "trained"
     """Bool token column: tokens that belong to this term, and count in its denominator only."""
@@ -159,6 +162,16 @@ class Objective:
         ]
         return step.with_columns(weights=torch.stack(columns, dim=1))
 
+    def silent(self, rows: Sequences) -> Tensor:
+        """(S,) bool: rows that surely add nothing to the gradient, by the advantage of the row.
+
+        They may be left out after `weigh`, which has counted them in every denominator.
+        """
+        pulling = [term for term in self.terms if term.coefficient != 0]
+        if "advantage" in rows and all(term.loss.silent_at_zero_advantage for term in pulling):
+            return rows["advantage"] == 0
+        return torch.zeros(len(rows), dtype=torch.bool)
+
     def evaluate(
         self, columns: Mapping[str, Tensor], sequences: Sequences
     ) -> tuple[Tensor, dict[str, Measure]]:
@@ -178,9 +191,10 @@ class Objective:
         for place, term in enumerate(self.terms):
             weights_S = sequences["weights"][:, place]
             value, measured = _evaluate(term, columns, sequences, weights_S)
-            values.append(term.coefficient * value)
             metrics |= measured
-        return sum(values[1:], start=values[0]), metrics
+            if value is not None:
+                values.append(term.coefficient * value)
+        return sum(values[1:], start=values[0]) if values else torch.zeros(()), metrics
 
     def _with_old(self, columns: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         match self.proximal:
@@ -194,30 +208,25 @@ class Objective:
 
 def _evaluate(
     term: Term, columns: Mapping[str, Tensor], sequences: Sequences, weights_S: Tensor
-) -> tuple[Tensor, dict[str, Measure]]:
-    """One term's weighted sum without its coefficient, and its metrics."""
+) -> tuple[Tensor | None, dict[str, Measure]]:
+    """One term's weighted sum without its coefficient, and its metrics; no sum without one."""
     keep_T = columns[term.mask]
     owner_T = columns["owner"][keep_T]
     arguments = _arguments(term, term.loss.needs, columns, sequences, keep_T)
-    terms = term.loss.function(**arguments, **term.loss.options)
-    match term.loss.unit:
-        case Unit.TOKEN:
-            weights = weights_S[owner_T]
-        case Unit.SEQUENCE:
-            weights = weights_S
-        case Unit.PAIR:
-            weights = pair_weights(weights_S, sequences["group"])
-    metrics: dict[str, Measure] = {}
-    for factor in term.factors:
-        needed = _arguments(term, factor.needs, columns, sequences, keep_T)
-        factor_T = factor.function(**needed, **factor.options).detach()
-        metrics |= _factor_metrics(f"{term.name}/{factor.name}", factor_T)
-        if term.loss.unit is Unit.SEQUENCE:
-            factor_T = row_means(factor_T, owner_T, rows=len(sequences))
-        terms = torch.where(factor_T == 0, 0.0, terms * factor_T)
+    weights = _unit_weights(term, weights_S, owner_T, sequences)
     counted = weights > 0  # a dead row is left out, whatever its columns hold (A3, A4)
-    value = aggregate(terms[counted], weights=weights[counted])
-    metrics[f"loss/{term.name}"] = total(float(value.detach()))
+    value, metrics = None, dict[str, Measure]()
+    if term.coefficient != 0:
+        terms = term.loss.function(**arguments, **term.loss.options)
+        for factor in term.factors:
+            needed = _arguments(term, factor.needs, columns, sequences, keep_T)
+            factor_T = factor.function(**needed, **factor.options).detach()
+            metrics |= _factor_metrics(f"{term.name}/{factor.name}", factor_T)
+            if term.loss.unit is Unit.SEQUENCE:
+                factor_T = row_means(factor_T, owner_T, rows=len(sequences))
+            terms = torch.where(factor_T == 0, 0.0, terms * factor_T)
+        value = aggregate(terms[counted], weights=weights[counted])
+        metrics[f"loss/{term.name}"] = total(float(value.detach()))
     if term.loss.measures is not None:
         with torch.no_grad():
             measured = term.loss.measures(**arguments, **term.loss.options)
@@ -225,6 +234,17 @@ def _evaluate(
             units = units[counted].detach()
             metrics[f"{term.name}/{name}"] = mean_of(float(units.sum()), units.numel())
     return value, metrics
+
+
+def _unit_weights(term: Term, weights_S: Tensor, owner_T: Tensor, sequences: Sequences) -> Tensor:
+    """The weight of each of the term's units."""
+    match term.loss.unit:
+        case Unit.TOKEN:
+            return weights_S[owner_T]
+        case Unit.SEQUENCE:
+            return weights_S
+        case Unit.PAIR:
+            return pair_weights(weights_S, sequences["group"])
 
 
 def _factor_metrics(name: str, factor_T: Tensor) -> dict[str, Measure]:

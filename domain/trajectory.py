@@ -138,3 +138,5 @@ class Group:
 
     ticket: Ticket
     rows: tuple[Graded, ...]
+    greedy: Graded | None = None
+    """A further answer at temperature 0: a baseline, never trained."""

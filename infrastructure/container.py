@@ -14,8 +14,9 @@ from pathlib import Path
 
 from dependency_injector import containers, providers
 
-from hexpo.infrastructure import parts
-from hexpo.infrastructure.config.algorithm import estimator_of, objective_of
+from hexpo.infrastructure import learners, parts
+from hexpo.infrastructure.config.algorithm import choices_of, estimators_of, objective_of
+from hexpo.infrastructure.config.moving import moving_of
 from hexpo.infrastructure.config.schema import RunConfig
 from hexpo.infrastructure.opened import Opened
 
@@ -35,9 +36,10 @@ class Container(containers.DeclarativeContainer):
 
     # What is optimised
     objective = providers.Singleton(objective_of, config)
-    estimator = providers.Singleton(estimator_of, config)
-
-    columns = providers.Singleton(parts.columns_read, objective, estimator)
+    estimators = providers.Singleton(estimators_of, config)
+    choices = providers.Singleton(choices_of, config)
+    moving = providers.Singleton(moving_of, config)
+    columns = providers.Singleton(learners.columns_read, objective, estimators, choices)
 
     # Prompts and graders, which fail early and cheaply
     train_prompts = providers.Singleton(parts.make_source, config, config.provided.data.train)
@@ -55,6 +57,12 @@ class Container(containers.DeclarativeContainer):
     training = providers.Singleton(
         parts.make_training, config, policy, store, tokenizer, platform, columns, opened
     )
+    critic = providers.Singleton(
+        learners.make_critic, config, store, tokenizer, platform, columns, opened
+    )
+    teacher = providers.Singleton(
+        learners.make_teacher, config, store, tokenizer, platform, columns
+    )
     transfer = providers.Singleton(parts.make_transfer, rollout)
     checkpoints = providers.Singleton(parts.make_checkpoints, config, folder)
     tracker = providers.Singleton(parts.make_tracker, config, folder, console)
@@ -68,15 +76,22 @@ class Container(containers.DeclarativeContainer):
     evaluation_agent = providers.Singleton(
         parts.make_agent, config, rollout, tokenizer, evaluation_sampling, "evaluate"
     )
-    player = providers.Singleton(parts.make_player, config, agent, reward)
-    evaluation_player = providers.Singleton(parts.make_player, config, evaluation_agent, reward)
+    greedy_agent = providers.Singleton(
+        parts.make_greedy_agent, config, rollout, tokenizer, sampling, estimators
+    )
+    player = providers.Singleton(parts.make_player, config, agent, reward, greedy_agent)
+    evaluation_player = providers.Singleton(
+        parts.make_player, config, evaluation_agent, reward, None
+    )
     evaluator = providers.Singleton(
         parts.make_evaluator, config, held_out, evaluation_player, rollout
     )
     rollouts = providers.Singleton(parts.make_rollouts, config, source, player)
-    scorers = providers.Singleton(parts.make_scorers, training, columns)
+    recipe = providers.Singleton(
+        learners.make_recipe, training, critic, teacher, columns, estimators, choices
+    )
     learner = providers.Singleton(
-        parts.make_learner, config, training, store, objective, estimator, scorers
+        learners.make_learner, config, training, critic, store, objective, recipe, moving
     )
     trainer = providers.Singleton(
         parts.make_trainer,

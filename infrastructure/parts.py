@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,30 +16,32 @@ from hexpo.application.agents import SingleTurn
 from hexpo.application.evaluate import Evaluator
 from hexpo.application.filtering import filter_by_length
 from hexpo.application.grading import Player, RetryPolicy
-from hexpo.application.learning import Learner, LearningSettings
+from hexpo.application.learning import Learner
 from hexpo.application.ports.agent import AgentLoop
 from hexpo.application.ports.checkpoints import CheckpointStore
 from hexpo.application.ports.platform import Platform
 from hexpo.application.ports.prompts import PromptSource
 from hexpo.application.ports.reward import RewardFunction
 from hexpo.application.ports.rollout import RolloutEngine
-from hexpo.application.ports.scorer import Scorer
 from hexpo.application.ports.store import RowStore
 from hexpo.application.ports.tokenizer import Tokenizer
 from hexpo.application.ports.tracker import Tracker
 from hexpo.application.ports.training import TrainingEngine
 from hexpo.application.ports.transfer import WeightTransfer
-from hexpo.application.rollouts import Rollouts
+from hexpo.application.rollouts import Rollouts, unscored
 from hexpo.application.train import Schedule, Trainer
 from hexpo.domain.estimators import Estimator
-from hexpo.domain.objective import Objective
 from hexpo.domain.sampling import Sampling
 from hexpo.domain.schedule import open_gate
 from hexpo.infrastructure import find
 from hexpo.infrastructure.config.algorithm import admission_plan, updates
 from hexpo.infrastructure.config.capabilities import rollout_problems
+from hexpo.infrastructure.config.filtering import judge_of
 from hexpo.infrastructure.config.load import refuse
-from hexpo.infrastructure.config.schema import Adapter, RunConfig
+from hexpo.infrastructure.config.schema import (
+    Adapter,
+    RunConfig,
+)
 from hexpo.infrastructure.config.structure import structure
 from hexpo.infrastructure.opened import Opened
 from hexpo.infrastructure.runs import CHECKPOINTS
@@ -223,54 +225,40 @@ def make_agent(
     )
 
 
-def make_player(config: RunConfig, agent: AgentLoop, reward: RewardFunction) -> Player:
+def make_player(
+    config: RunConfig, agent: AgentLoop, reward: RewardFunction, greedy: AgentLoop | None
+) -> Player:
     """Plays and grades tickets."""
     policy = RetryPolicy(
         retries=config.rollout.retries, deadline_seconds=config.rollout.deadline_seconds
     )
-    return Player(agent, reward, policy=policy, give_up_after=3)
+    return Player(agent, reward, policy=policy, give_up_after=3, greedy=greedy)
+
+
+def make_greedy_agent(
+    config: RunConfig,
+    rollout: RolloutEngine,
+    tokenizer: Tokenizer,
+    sampling: Sampling,
+    estimators: Sequence[Estimator],
+) -> AgentLoop | None:
+    """Plays each prompt once at temperature 0, where an estimator compares with that."""
+    if not any("greedy" in one.needs.sequences for one in estimators):
+        return None
+    best = attrs.evolve(sampling, temperature=0.0)
+    return make_agent(config, rollout, tokenizer, best, "greedy")
 
 
 def make_rollouts(config: RunConfig, source: PromptSource, player: Player) -> Rollouts:
     """Keeps finished groups coming."""
-    gate = open_gate(admission_plan(config))
-    return Rollouts(source, player, gate, samples=config.rollout.samples)
-
-
-def columns_read(objective: Objective, estimator: Estimator) -> frozenset[str]:
-    """Token columns that anything in the run reads."""
-    return objective.token_columns | frozenset(estimator.needs.tokens)
-
-
-def make_scorers(engine: TrainingEngine, columns: frozenset[str]) -> dict[str, Scorer]:
-    """Who provides each stored column: the reference is a view of the trainer."""
-    scorers: dict[str, Scorer] = {"old": engine}
-    if "reference" in columns:
-        scorers["reference"] = engine.view("reference")
-    return scorers
-
-
-def make_learner(
-    config: RunConfig,
-    engine: TrainingEngine,
-    store: RowStore,
-    objective: Objective,
-    estimator: Estimator,
-    scorers: Mapping[str, Scorer],
-) -> Learner:
-    """Turns a batch into the next version."""
-    settings = LearningSettings(
-        updates=config.training.updates_per_batch,
-        passes=config.training.epochs_per_batch,
-        mask_cut=config.algorithm.mask_cut,
-    )
-    return Learner(
-        settings,
-        engine=engine,
-        store=store,
-        objective=objective,
-        estimator=estimator,
-        scorers=scorers,
+    judge, budget = judge_of(config)
+    return Rollouts(
+        source,
+        player,
+        open_gate(admission_plan(config)),
+        samples=config.rollout.samples,
+        judge=judge or unscored,
+        filter_budget=budget,
     )
 
 

@@ -19,8 +19,17 @@ _log = logging.getLogger(__name__)
 RESTARTED = "HEXPO_RESTARTED"
 """Set in the new process, so that a command restarts once at most."""
 
+QUIET = (("HF_HUB_DISABLE_PROGRESS_BARS", "1"), ("TRANSFORMERS_VERBOSITY", "error"))
+"""Else transformers draws a bar and repeats in its own words what hexpo reports."""
+
 Replace = Callable[[str, Sequence[str], Mapping[str, str]], object]
 """Replaces the process: a program, its arguments (its name first) and its environment."""
+
+
+def quieten() -> None:
+    """Keep transformers from drawing over hexpo's own output; what the user has set stays."""
+    for name, value in QUIET:
+        os.environ.setdefault(name, value)
 
 
 def missing(wanted: Mapping[str, str], present: Mapping[str, str]) -> dict[str, str]:

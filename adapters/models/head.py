@@ -53,6 +53,18 @@ class Head:
             ]
         return _join(parts)
 
+    def squares(self, hidden_MH: Tensor) -> Tensor:
+        """(M,) fp32 sums of the squared probabilities, without gradient."""
+        with torch.no_grad():
+            parts = [
+                (self._logits(hidden_MH[span]).float() / self.temperature)
+                .softmax(-1)
+                .square()
+                .sum(-1)
+                for span in self._spans(len(hidden_MH))
+            ]
+        return torch.cat([torch.zeros(0), *parts])
+
     def two_pass(self, hidden_MH: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor]:
         """The same with gradients of hidden states and weight; logits are made again for them."""
         policy_M, entropy_M, _ = _TwoPass.apply(hidden_MH, self.weight_VH, labels_M, self)  # type: ignore[no-untyped-call]

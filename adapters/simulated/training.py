@@ -35,9 +35,7 @@ class SimulatedTraining:
 
     async def compute(self, rows: Sequences, estimator: Estimator) -> Metrics:
         """Not simulated."""
-        raise Unsupported(
-            f"simulated training runs no token estimator ({estimator.function.__name__})"
-        )
+        raise Unsupported(f"simulated training runs no token estimator ({estimator.function!r})")
 
     async def accumulate(self, rows: Sequences, objective: Objective) -> Metrics:
         """Remembers the rows, after checking that their tokens are there."""

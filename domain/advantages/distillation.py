@@ -35,6 +35,7 @@ def task_and_distillation(
     old_T: Tensor,
     action_T: Tensor,
     owner_T: Tensor,
+    task: str = "grpo",
     coefficient: float = 1.0,
 ) -> dict[str, Tensor]:
     """The task's advantage of the row, and the distillation advantage of the token.
@@ -42,7 +43,8 @@ def task_and_distillation(
     A = A_task + coefficient (teacher - old)
 
     Args: advantage_S: (S,) of an outcome estimator that ran before. owner_T: (T,) int64, the place
-        of each token's row. Others: as for `distillation`.
+        of each token's row. task: name of that estimator, which the run looks up. Others: as for
+        `distillation`.
     Returns: `advantage`, (T,) float32, exactly 0 at other tokens.
     Raises: WrongColumn: axes disagree.
     Source: Lu et al. 2025 (on-policy distillation).

@@ -18,6 +18,7 @@ def gdpo(
     scored_S: Tensor,
     group_S: Tensor,
     actions_S: Tensor,
+    components: Sequence[str] = (),
     weights: Sequence[float] | None = None,
     epsilon: float = 1e-6,
 ) -> Tensor:
@@ -28,6 +29,7 @@ def gdpo(
     Args: components_S: (S, C) reward components; NaN where a row lacks one: it is then out of
             that component's statistics, and gets 0 from it.
         scored_S: (S,) bool. group_S: (S,) int64. actions_S: (S,) int64, action tokens of a row.
+        components: their names, in the order of the columns: what the run lays there.
         weights: one number a component; all 1 by default.
     Returns: (S,) float32; 0 for rows without a score.
     Raises: WrongColumn: axes disagree. WrongValue: not one weight a component.
@@ -36,6 +38,8 @@ def gdpo(
     if components_S.dim() != 2 and components_S.numel():
         raise WrongColumn(f"components has the axes {tuple(components_S.shape)}, not (S, C)")
     columns = components_S.unbind(1) if components_S.dim() == 2 else ()
+    if components and columns and len(components) != len(columns):
+        raise WrongValue(f"gdpo has {len(components)} names for {len(columns)} reward components")
     shares = [1.0] * len(columns) if weights is None else list(weights)
     if len(shares) != len(columns) and components_S.numel():
         raise WrongValue(f"gdpo has {len(shares)} weights for {len(columns)} reward components")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
 import attrs
@@ -12,6 +12,7 @@ from torch import Tensor
 from hexpo.domain.batch.batch import Batch, Sequences
 from hexpo.domain.errors import WrongBatch
 from hexpo.domain.metrics import Measure, Metrics, largest, mean_of, smallest, total
+from hexpo.domain.seeds import seed_for
 from hexpo.domain.trajectory import Failed, Graded, Group, Scored, StopReason, Trajectory
 
 
@@ -97,18 +98,28 @@ def _require_answers_only(
         )
 
 
+Shaping = Callable[[Mapping[str, Tensor]], Tensor]
+"""Takes sequences columns by name, returns (S,) float64 to be added to each row's outcome."""
+
+
 def assemble(
-    groups: Sequence[Group], *, mask_cut: bool = False, components: Sequence[str] = ()
+    groups: Sequence[Group],
+    *,
+    mask_cut: bool = False,
+    components: Sequence[str] = (),
+    shaping: Shaping | None = None,
 ) -> tuple[Batch, Metrics]:
     """The two tables of some graded groups, in the order given, and what was masked and why.
 
     Masks come from lengths and roles, never from ids (D4). A token is trained if the policy
     sampled it, its behaviour log-prob is a finite number <= 0 (C3), and its row neither failed
     nor lacks a score (B7). `score` is the outcome as graded; the token column `reward` holds it
-    on the row's last action, so a row without one gets none (B9).
+    on the row's last action, so a row without one gets none (B9). Where rewards are shaped, the
+    column `shaped` and the token rewards hold the sum, and `score` stays as it is (B10).
 
     Args: mask_cut: train nothing of an answer that hit its token budget.
         components: names of reward parts, the columns of `components`; NaN where a row lacks one.
+        shaping: what is added to the outcome that estimators see.
     Returns: the batch and metrics; `tokens/generated` is `tokens/trained` plus all
         `tokens/masked/...`.
     Raises: WrongBatch: a trajectory contradicts itself or its ticket, or an id stands twice.
@@ -117,27 +128,11 @@ def assemble(
         for row in group.rows:
             _require_sound(group.ticket.number, row.trajectory)
     graded = [row for group in groups for row in group.rows]
-    episodes = [row.trajectory for row in graded]
     rows = _Rows.of(graded)
+    tokens, usable = _token_columns([row.trajectory for row in graded], rows.length)
     ends = rows.length.cumsum(0)
-    position = torch.arange(int(rows.length.sum()))
-    position -= torch.repeat_interleave(ends - rows.length, rows.length)
-    action = _end_to_end([e.action for e in episodes], torch.bool)
-    _require_answers_only(episodes, action, position, rows.length)
-    behaviour = _end_to_end([e.behaviour for e in episodes], torch.float32)
-    version = _end_to_end([e.version for e in episodes], torch.int64)
-    usable = action & behaviour.isfinite() & (behaviour <= 0)
-    actions, usable_S = _counted(action, ends), _counted(usable, ends)
+    actions, usable_S = _counted(tokens["action"], ends), _counted(usable, ends)
     live = rows.scored & ~(rows.cut & mask_cut)
-    tokens = {
-        "token": _end_to_end([e.tokens for e in episodes], torch.int64),
-        "position": position,
-        "action": action,
-        "trained": usable & torch.repeat_interleave(live, rows.length),
-        "behaviour": torch.where(usable, behaviour, 0.0),
-        "version": torch.where(action, version, 0),
-        "reward": _on_last_actions(rows.score, action, actions),
-    }
     table = {
         **_named(groups),
         "length": rows.length,
@@ -147,6 +142,12 @@ def assemble(
         "scored": rows.scored,
         "components": _components(graded, components),
     }
+    seen_S = rows.score
+    if shaping is not None:
+        added_S = torch.where(rows.scored, shaping(table).double(), 0.0)
+        seen_S = table["shaped"] = rows.score + added_S
+    tokens["trained"] = usable & torch.repeat_interleave(live, rows.length)
+    tokens["reward"] = _on_last_actions(seen_S, tokens["action"], actions)
     masked = {
         Masked.FAILED: actions[rows.failed],
         Masked.UNSCORED: actions[~rows.failed & ~rows.scored],
@@ -155,6 +156,27 @@ def assemble(
     }
     batch = Batch.of(Sequences.of(table), tokens)
     return batch, _metrics(batch, rows, masked, components)
+
+
+def _token_columns(
+    episodes: Sequence[Trajectory], length_S: Tensor
+) -> tuple[dict[str, Tensor], Tensor]:
+    """What trajectories say of their tokens, and (T,) which actions have a usable log-prob."""
+    position = torch.arange(int(length_S.sum()))
+    position -= torch.repeat_interleave(length_S.cumsum(0) - length_S, length_S)
+    action = _end_to_end([e.action for e in episodes], torch.bool)
+    _require_answers_only(episodes, action, position, length_S)
+    behaviour = _end_to_end([e.behaviour for e in episodes], torch.float32)
+    version = _end_to_end([e.version for e in episodes], torch.int64)
+    usable = action & behaviour.isfinite() & (behaviour <= 0)
+    columns = {
+        "token": _end_to_end([e.tokens for e in episodes], torch.int64),
+        "position": position,
+        "action": action,
+        "behaviour": torch.where(usable, behaviour, 0.0),
+        "version": torch.where(action, version, 0),
+    }
+    return columns, usable
 
 
 def _named(groups: Sequence[Group]) -> dict[str, Tensor]:
@@ -170,7 +192,16 @@ def _named(groups: Sequence[Group]) -> dict[str, Tensor]:
         "prompt_length": _integers([e.prompt_length for e in episodes]),
         "stop": _integers([int(e.stop) for e in episodes]),
         "admitted": _integers([group.ticket.version for group in groups for _ in group.rows]),
+        "role": _integers([seed_for("role", e.prompt.source) for e in episodes]),
+        "greedy": torch.tensor(
+            [_greedy(group) for group in groups for _ in group.rows], dtype=torch.float64
+        ),
     }
+
+
+def _greedy(group: Group) -> float:
+    outcome = group.greedy.outcome if group.greedy is not None else None
+    return outcome.value if isinstance(outcome, Scored) else float("nan")
 
 
 def _counted(mask: Tensor, ends: Tensor) -> Tensor:
@@ -217,6 +248,12 @@ def _metrics(
         "answer/finished_length": mean_of(float(actions[finished].sum()), int(finished.sum())),
         "answer/cut": mean_of(float(rows.cut.sum()), len(batch)),
     }
+    if "shaped" in table:
+        added = (table["shaped"] - table["score"])[rows.scored]
+        metrics["reward/shaping"] = mean_of(float(added.sum()), added.numel())
+    known = table["greedy"][table["greedy"].isfinite()]
+    if known.numel():
+        metrics["reward/greedy"] = mean_of(float(known.sum()), known.numel())
     if score.numel():
         metrics["reward/max"] = largest(float(score.max()))
         metrics["reward/min"] = smallest(float(score.min()))

@@ -93,6 +93,11 @@ class Sequences:
         table = table_of({**self.columns, **columns}, len(self), "sequences")
         return Sequences(table, self.schema)
 
+    def without(self, *names: str) -> Sequences:
+        """The same rows without some columns, where they have them."""
+        kept = {name: column for name, column in self.columns.items() if name not in names}
+        return Sequences(table_of(kept, len(self), "sequences"), self.schema)
+
     @staticmethod
     def cat(parts: Sequence[Sequences]) -> Sequences:
         """Rows of all parts, in order. Raises WrongBatch where their columns differ."""

@@ -70,11 +70,15 @@ _COLUMNS = (
     _row("actions", torch.int64),  # tokens that the policy sampled
     _row("trained", torch.int64),  # action tokens left after every mask
     _row("score", torch.float64),  # outcome as graded; meaningless where `scored` is false
+    _row("shaped", torch.float64),  # the outcome that estimators see, where rewards are shaped
+    _row("greedy", torch.float64),  # outcome of the prompt's greedy answer; NaN where none
+    _row("role", torch.int64),  # names the environment and the role in it
     _row("scored", torch.bool),  # unscored is a state, not a number
     _row("components", torch.float64, (None,)),  # reward components, NaN where absent
     _row("stop", torch.int64),  # a StopReason
     _row("admitted", torch.int64),  # policy version at which the prompt was admitted
     # sequences: written later
+    _row("kept", torch.int64),  # trained tokens left after masks of stored columns
     _row("weights", torch.float64, (None,)),  # of one unit, for each term of the objective
     _row("advantage", torch.float32),  # of an outcome estimator; spread over the row's tokens
     _row("chosen", torch.bool),  # the better of its pair (group), or judged good
@@ -93,6 +97,8 @@ _COLUMNS = (
     _predicted("value"),  # critic's value of the state before token i
     _predicted("return"),  # the critic's target
     _predicted("advantage"),  # of a token estimator
+    _predicted("squares"),  # sum of the squared probabilities at token i
+    _predicted("kept", torch.bool),  # trained tokens left after masks of stored columns
     _predicted("entropy"),  # of the policy's distribution at token i, nats
     _predicted("correction"),  # importance weight against the sampler, made before the step
     _predicted("covariant", torch.bool),  # chosen by covariance over the whole step

@@ -80,10 +80,15 @@ class KLInReward:
         signature = inspect.signature(self.function)
         keyword = inspect.Parameter.KEYWORD_ONLY
         added = {name: inspect.Parameter(name, keyword) for name in self._columns}
+        # An option, so that a controller may move it from step to step.
+        added["kl_coefficient"] = inspect.Parameter(
+            "kl_coefficient", keyword, default=self.coefficient
+        )
         return signature.replace(parameters=list({**signature.parameters, **added}.values()))
 
     def __call__(self, **arguments: Any) -> Mapping[str, Tensor]:
         action_T, owner_T = arguments["action_T"], arguments["owner_T"]
+        coefficient = arguments.pop("kl_coefficient", self.coefficient)
         kl_T = token_kl(
             policy_T=arguments[f"{self.policy}_T"],
             reference_T=arguments[f"{self.reference}_T"],
@@ -91,11 +96,11 @@ class KLInReward:
             estimator=self.estimator,
         )
         if "reward_T" in arguments:
-            arguments["reward_T"] = arguments["reward_T"] - self.coefficient * kl_T
+            arguments["reward_T"] = arguments["reward_T"] - coefficient * kl_T
         if "score_S" in arguments:
             score_S = arguments["score_S"].double()
             kl_S = row_sums(kl_T.double(), owner_T, rows=score_S.shape[0])
-            arguments["score_S"] = score_S - self.coefficient * kl_S
+            arguments["score_S"] = score_S - coefficient * kl_S
         taken = inspect.signature(self.function).parameters
         result = self.function(**{name: arguments[name] for name in taken if name in arguments})
         if isinstance(result, Mapping):

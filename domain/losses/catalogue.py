@@ -42,13 +42,16 @@ _TOKEN, _SEQUENCE, _A_ROW = Unit.TOKEN, Unit.SEQUENCE, Mode.SEQ_MEAN_TOKEN_MEAN
 _COVARIANT = frozenset({"scoring pass", "whole-step covariance"})
 
 LOSSES: Mapping[str, Entry] = by_name(
-    Entry(name="ppo", function=ppo, unit=_TOKEN, measures=ppo_measures),
+    Entry(
+        name="ppo", function=ppo, unit=_TOKEN, measures=ppo_measures, silent_at_zero_advantage=True
+    ),
     Entry(
         name="gspo",
         function=gspo,
         unit=_SEQUENCE,
         measures=gspo_measures,
         default_mode=_A_ROW,
+        silent_at_zero_advantage=True,
     ),
     Entry(
         name="gspo_token",
@@ -56,6 +59,7 @@ LOSSES: Mapping[str, Entry] = by_name(
         unit=_TOKEN,
         measures=gspo_token_measures,
         default_mode=_A_ROW,
+        silent_at_zero_advantage=True,
     ),
     Entry(
         name="luspo",
@@ -63,14 +67,22 @@ LOSSES: Mapping[str, Entry] = by_name(
         unit=_SEQUENCE,
         measures=gspo_measures,
         default_mode=_A_ROW,
+        silent_at_zero_advantage=True,
     ),
-    Entry(name="cispo", function=cispo, unit=_TOKEN, measures=cispo_measures),
+    Entry(
+        name="cispo",
+        function=cispo,
+        unit=_TOKEN,
+        measures=cispo_measures,
+        silent_at_zero_advantage=True,
+    ),
     Entry(
         name="sapo",
         function=sapo,
         unit=_TOKEN,
         measures=sapo_measures,
         default_mode=_A_ROW,
+        silent_at_zero_advantage=True,
     ),
     Entry(
         name="geo_mean",
@@ -78,15 +90,17 @@ LOSSES: Mapping[str, Entry] = by_name(
         unit=_SEQUENCE,
         measures=geo_mean_measures,
         default_mode=_A_ROW,
+        silent_at_zero_advantage=True,
     ),
-    Entry(name="reinforce", function=reinforce, unit=_TOKEN),
-    Entry(name="gpg", function=reinforce, unit=_TOKEN),
+    Entry(name="reinforce", function=reinforce, unit=_TOKEN, silent_at_zero_advantage=True),
+    Entry(name="gpg", function=reinforce, unit=_TOKEN, silent_at_zero_advantage=True),
     Entry(
         name="clip_cov",
         function=clip_cov,
         unit=_TOKEN,
         measures=clip_cov_measures,
         needs=_COVARIANT,
+        silent_at_zero_advantage=True,
     ),
     Entry(
         name="kl_cov",
@@ -95,11 +109,29 @@ LOSSES: Mapping[str, Entry] = by_name(
         measures=kl_cov_measures,
         needs=_COVARIANT,
     ),
-    Entry(name="dppo_tv", function=dppo_tv, unit=_TOKEN, measures=dppo_tv_measures),
-    Entry(name="dppo_kl", function=dppo_kl, unit=_TOKEN, measures=dppo_kl_measures),
+    Entry(
+        name="dppo_tv",
+        function=dppo_tv,
+        unit=_TOKEN,
+        measures=dppo_tv_measures,
+        silent_at_zero_advantage=True,
+    ),
+    Entry(
+        name="dppo_kl",
+        function=dppo_kl,
+        unit=_TOKEN,
+        measures=dppo_kl_measures,
+        silent_at_zero_advantage=True,
+    ),
     Entry(name="dro", function=dro, unit=_TOKEN, measures=dro_measures),
-    Entry(name="aipo", function=aipo, unit=_TOKEN, measures=aipo_measures),
-    Entry(name="vespo", function=vespo, unit=_TOKEN),
+    Entry(
+        name="aipo",
+        function=aipo,
+        unit=_TOKEN,
+        measures=aipo_measures,
+        silent_at_zero_advantage=True,
+    ),
+    Entry(name="vespo", function=vespo, unit=_TOKEN, silent_at_zero_advantage=True),
 )
 """What `algorithm.loss` may name."""
 

@@ -12,6 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 from hexpo.domain.errors import ConfigurationError
+from hexpo.entrypoints.cli import process
 from hexpo.entrypoints.cli.main import USER_ERROR
 
 
@@ -51,7 +52,9 @@ def plan(config: str, overrides: Sequence[str]) -> int:
 
 
 def doctor() -> int:
-    """Show the machine, its platforms, and each technology: there, or missing and why."""
+    """Show the machine as a run would find it, its platforms, and each technology: there, or
+    missing and why."""
+    process.prepare()
     from hexpo.infrastructure.health import examine
 
     console = Console()

@@ -25,6 +25,7 @@ app = App(
     help="Post-training of language models: reinforcement learning and distillation.",
     version=__version__,
     result_action="return_value",
+    suppress_keyboard_interrupt=False,  # else it exits by itself, without a word
 )
 
 Config = Annotated[str, Parameter(help="A YAML file.")]
@@ -109,7 +110,10 @@ def algorithms(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit with its code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    code = run(given)
+    try:
+        code = run(given)
+    except KeyboardInterrupt:
+        code = _end_by_interrupt()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it would only break into Python's own end
     sys.exit(code)
 
@@ -123,8 +127,6 @@ def run(arguments: Sequence[str]) -> int:
         code = app(rest, exit_on_error=False, print_error=False)
     except CycloptsError as error:
         return _say(str(error), USER_ERROR)
-    except KeyboardInterrupt:
-        return _say("interrupted", INTERRUPTED)
     except (EngineFailed, NonFinite) as error:
         _trace(error.__cause__ if not debug else error)
         return _say(str(error), FAILURE)
@@ -133,6 +135,11 @@ def run(arguments: Sequence[str]) -> int:
             _trace(error)
         return _say(str(error), USER_ERROR)
     return code if isinstance(code, int) else 0
+
+
+def _end_by_interrupt() -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one must not break into the message
+    return _say("interrupted", INTERRUPTED)
 
 
 def _log_to_stderr(level: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,19 +12,17 @@ from hexpo.domain.errors import HexpoError
 from hexpo.infrastructure import find
 from hexpo.infrastructure.config import layers
 from hexpo.infrastructure.config.structure import structure
-from hexpo.infrastructure.process import with_environment
-
-QUIET = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error"}
-"""Else transformers draws a bar and repeats in its own words what hexpo reports."""
+from hexpo.infrastructure.process import quieten, with_environment
 
 
-def prepare(config: Path, overrides: Sequence[str]) -> None:
+def prepare(config: Path | None = None, overrides: Sequence[str] = ()) -> None:
     """Set the process up before torch is loaded: thread runtimes and allocators read their
-    variables once. A configuration that cannot be read is reported later, with all its faults."""
-    for name, value in QUIET.items():
-        os.environ.setdefault(name, value)
+    variables once. A configuration that cannot be read is reported later, with all its faults;
+    without one the default platform is meant."""
+    quieten()
     try:
-        platform = _platform(layers.merge(layers.read(config), layers.overrides(overrides)))
+        read = layers.read(config) if config is not None else {}
+        platform = _platform(layers.merge(read, layers.overrides(overrides)))
     except HexpoError:
         return
     if platform is not None:

@@ -14,7 +14,7 @@ from hexpo.domain.catalogue import Entry, find
 from hexpo.domain.errors import HexpoError
 from hexpo.domain.kl.catalogue import ELSEWHERE, KL_ESTIMATORS
 from hexpo.infrastructure.config.options import ADAPTERS
-from hexpo.infrastructure.config.schema import RunConfig
+from hexpo.infrastructure.config.schema import ModelRole, RunConfig, further_model
 from hexpo.infrastructure.config.structure import Problem, structure
 from hexpo.infrastructure.find import adapter
 from hexpo.infrastructure.technologies import require
@@ -23,20 +23,43 @@ ASSEMBLED = frozenset(
     {
         "id", "group", "length", "prompt_length", "actions", "trained", "score", "scored",
         "components", "stop", "admitted", "token", "position", "action", "behaviour", "version",
-        "reward", "owner",
+        "reward", "owner", "role", "greedy",
     }
 )  # fmt: skip
 """Columns that every batch has when it is made."""
 
-MADE = frozenset({"policy", "entropy", "old", "reference", "advantage", "weights"})
-"""Columns that the policy's engine, its reference view or the estimator makes."""
+MADE = frozenset(
+    {"policy", "entropy", "squares", "old", "reference", "advantage", "weights", "covariant"}
+)
+"""Columns that the policy's engine, its reference view, an estimator or a choice makes."""
+
+ALWAYS = frozenset(
+    {
+        "reference", "scoring pass", "greedy baseline", "role", "whole step",
+        "whole-step covariance", "sum of squared probabilities",
+    }
+)  # fmt: skip
+"""What every run can provide beside columns; it does so where something asks for it."""
+
+
+def provided(config: RunConfig) -> frozenset[str]:
+    """Columns that something in this run fills or makes."""
+    found = ASSEMBLED | MADE
+    if further_model(config, ModelRole.CRITIC) is not None:
+        found |= {"value", "return"}
+    if further_model(config, ModelRole.TEACHER) is not None:
+        found |= {"teacher"}
+    return found
 
 
 def lacking(config: RunConfig, found: Entry) -> list[str]:
     """Columns and services that a function reads and that nothing in this run provides."""
     columns = [*found.columns.tokens, *found.columns.sequences]
-    unknown = [name for name in columns if name not in ASSEMBLED | MADE]
-    services = sorted(found.needs - {"reference", "scoring pass"})
+    unknown = [name for name in columns if name not in provided(config)]
+    roles = {model.role.value for model in config.models}
+    services = sorted(found.needs - ALWAYS - roles)
+    if config.algorithm.advantage.options.get("components"):
+        services = [name for name in services if name != "reward components"]
     return services or [f"column {name}" for name in unknown]
 
 
@@ -44,7 +67,7 @@ def lacking_for_kl(config: RunConfig) -> list[str]:
     """The same for the KL."""
     kl = config.algorithm.kl
     found = find(kl.estimator, KL_ESTIMATORS, what="KL estimator", elsewhere=ELSEWHERE)
-    has_target = kl.target.value in ASSEMBLED | MADE
+    has_target = kl.target.value in provided(config)
     return [*sorted(found.needs), *([] if has_target else [f"column {kl.target.value}"])]
 
 

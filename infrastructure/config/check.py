@@ -11,7 +11,7 @@ from pathlib import Path
 from hexpo.domain.aggregate import Mode, Unit
 from hexpo.domain.errors import HexpoError, WrongValue
 from hexpo.domain.objective import Proximal
-from hexpo.infrastructure.config import capabilities, model
+from hexpo.infrastructure.config import capabilities, model, roles
 from hexpo.infrastructure.config.algorithm import (
     admission_plan,
     estimator_of,
@@ -232,6 +232,10 @@ def columns(config: RunConfig) -> Iterator[Problem]:
         (f"algorithm.terms[{place}].loss", "term", term.loss)
         for place, term in enumerate(config.algorithm.terms)
     ]
+    reads += [
+        (f"algorithm.correction[{place}]", "correction", one)
+        for place, one in enumerate(config.algorithm.correction)
+    ]
     for key, of, chosen in reads:
         found = entry(of, chosen.name)
         lacking = capabilities.lacking(config, found)
@@ -275,6 +279,11 @@ CHECKS: tuple[Check, ...] = tuple(
         freshness,
         evaluation,
         columns,
+        roles.further_models,
+        roles.sequence_advantages,
+        roles.components,
+        roles.controllers,
+        roles.zero_variance,
         capabilities.problems,
     )
 )

@@ -18,9 +18,13 @@ import attrs
 from hexpo.domain.advantages.catalogue import ADVANTAGES
 from hexpo.domain.advantages.catalogue import ELSEWHERE as ADVANTAGES_ELSEWHERE
 from hexpo.domain.catalogue import Entry, find
+from hexpo.domain.correction import catalogue as weights
+from hexpo.domain.distillation import catalogue as distillation
 from hexpo.domain.errors import HexpoError, WrongValue
 from hexpo.domain.kl.catalogue import KL_ESTIMATORS
 from hexpo.domain.losses.catalogue import ELSEWHERE, LOSSES, OPTIONS_ELSEWHERE, TERMS
+from hexpo.domain.masks import catalogue as masks
+from hexpo.domain.shaping.catalogue import SHAPINGS
 from hexpo.infrastructure.config.structure import Problem, plain, structure, structure_value
 from hexpo.infrastructure.find import closest, config_type
 
@@ -53,6 +57,8 @@ FUNCTIONS = (
     Slot("algorithm.advantage", "advantage estimator", "name"),
     Slot("algorithm.loss", "policy loss", "name"),
     Slot("algorithm.terms[].loss", "term", "name"),
+    Slot("algorithm.shaping[]", "shaping", "name"),
+    Slot("algorithm.correction[]", "correction", "name"),
 )
 """Where functions of the domain are chosen."""
 
@@ -69,8 +75,16 @@ def entry(of: str, name: str) -> Entry:
             return find(name, ADVANTAGES, what=of, elsewhere=ADVANTAGES_ELSEWHERE)
         case "policy loss":
             return find(name, LOSSES, what=of, elsewhere=ELSEWHERE)
+        case "shaping":
+            return find(name, SHAPINGS, what="reward shaping")
+        case "correction":
+            known = {**weights.WEIGHTS, **masks.MASKS, **masks.GATES}
+            foreign = {**weights.ELSEWHERE, **masks.ELSEWHERE}
+            return find(name, known, what="weight, mask or gate", elsewhere=foreign)
         case _:
-            return find(name, {**KL_ESTIMATORS, **LOSSES, **TERMS}, what=of, elsewhere=ELSEWHERE)
+            known = {**KL_ESTIMATORS, **LOSSES, **TERMS, **distillation.DISTILLATIONS}
+            foreign = {**ELSEWHERE, **distillation.ELSEWHERE}
+            return find(name, known, what=of, elsewhere=foreign)
 
 
 def typed(found: Entry, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from hexpo.domain.aggregate import Mode
 from hexpo.domain.kl.term import Target
 from hexpo.domain.objective import Proximal
 from hexpo.domain.schedule import Order
+from hexpo.domain.shaping.groups import Flat
 from hexpo.infrastructure.config.ranges import each_within, not_empty, within
 
 
@@ -33,6 +34,15 @@ class KLPlace(Enum):
     """Subtracted from the reward of each action token."""
     BOTH = "loss-and-reward"
     """In both at once; rarely meant, so it has to be said."""
+
+
+class ModelRole(Enum):
+    """What a model beside the policy is for."""
+
+    CRITIC = "critic"
+    """Says what a state is worth; learns beside the policy."""
+    TEACHER = "teacher"
+    """Is drawn to; never learns."""
 
 
 class Start(Enum):
@@ -194,6 +204,37 @@ class TermSection:
 
 
 @attrs.frozen(kw_only=True)
+class ZeroVarianceSection:
+    """Groups whose scores are all equal."""
+
+    treatment: Flat = Flat.KEEP
+    """What becomes of such a group."""
+    options: Mapping[str, Any] = _options()
+    """`least`: scores that differ by no more are equal. `budget`: groups that a step may ask for
+    in their place (`resample`); when it is spent the step is smaller."""
+
+
+@attrs.frozen(kw_only=True)
+class FurtherModel:
+    """A model beside the policy."""
+
+    role: ModelRole
+    """What it is for."""
+    path: str | None = None
+    """As `model.path`; unset: the policy's own model."""
+    precision: Precision | None = None
+    """As `model.precision`; unset: the policy's."""
+    backend: str = attrs.field(default="fsdp", validator=not_empty)
+    """The training adapter that runs it."""
+    options: Mapping[str, Any] = _options()
+    """The backend's settings: of a critic its own learning rate, schedule and clipping."""
+    loss: NamedFunction = NamedFunction(name="value")
+    """What a critic minimises."""
+    aggregation: Mode = Mode.TOKEN_MEAN
+    """How the loss of a critic becomes one number."""
+
+
+@attrs.frozen(kw_only=True)
 class AlgorithmSection:
     """What is optimised."""
 
@@ -215,6 +256,14 @@ class AlgorithmSection:
     """Answers cut by their budget train nothing."""
     terms: tuple[TermSection, ...] = ()
     """Further summands of the objective."""
+    zero_variance: ZeroVarianceSection = ZeroVarianceSection()
+    """Groups whose scores are all equal."""
+    shaping: tuple[NamedFunction, ...] = ()
+    """What is added to the score that estimators see (`overlong`), with `name` and `options`."""
+    correction: tuple[NamedFunction, ...] = ()
+    """Weights, masks and gates against the sampler, each with `name` and `options`."""
+    controllers: tuple[NamedFunction, ...] = ()
+    """What moves a coefficient from step to step: `adaptive_kl`, `adaptive_entropy`."""
 
 
 @attrs.frozen(kw_only=True)
@@ -283,6 +332,8 @@ class RunConfig:
     """Name, folder, seed, length."""
     model: ModelSection
     """The policy's model."""
+    models: tuple[FurtherModel, ...] = ()
+    """Models beside the policy: a critic, a teacher."""
     data: DataSection
     """Prompts."""
     reward: Adapter
@@ -311,3 +362,8 @@ PROXIMAL: Mapping[Start, Proximal] = {
     Start.BEHAVIOUR: Proximal.BEHAVIOUR,
 }
 """The objective's word for each start that is not derived."""
+
+
+def further_model(config: RunConfig, role: ModelRole) -> FurtherModel | None:
+    """The model of a role; None where the run has none."""
+    return next((model for model in config.models if model.role is role), None)

@@ -18,9 +18,8 @@ import pytest
 import yaml
 
 from hexpo.adapters.platform import cpu
-from hexpo.entrypoints.cli.process import QUIET
 from hexpo.infrastructure.config.layers import merge
-from hexpo.infrastructure.process import RESTARTED
+from hexpo.infrastructure.process import QUIET, RESTARTED
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ROWS = 6
@@ -120,7 +119,7 @@ def nursery() -> Iterator[Nursery]:
     """The process that forks; its thread runtime is set up as a command's own start does it."""
     platform = cpu.build(cpu.Config(threads=1))
     environment = {**os.environ, **platform.environment(), RESTARTED: "1", "COLUMNS": "200"}
-    environment |= {"HF_HUB_OFFLINE": "1", "TERM": "dumb", **QUIET}
+    environment |= {"HF_HUB_OFFLINE": "1", "TERM": "dumb", **dict(QUIET)}
     process = subprocess.Popen(
         [sys.executable, str(Path(__file__).with_name("nursery.py"))],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -12,10 +12,12 @@ from hexpo.adapters.simulated.clock import run
 from hexpo.adapters.simulated.world import SimulatedReward
 from hexpo.application.grading import Player, RetryPolicy
 from hexpo.application.tasks import first_failure
+from hexpo.domain.errors import RewardUnavailable
 from hexpo.domain.trajectory import (
     Cause,
     Failed,
     Group,
+    Outcome,
     Prompt,
     Scored,
     StopReason,
@@ -117,3 +119,44 @@ def test_errors_of_a_few_rollouts_never_stop_the_run() -> None:
     failed = [row for group in groups for row in group.rows if row.trajectory.failure]
     assert len(failed) == 30
     assert {row.trajectory.stop for row in failed} == {StopReason.FAILED}
+
+
+class ScriptedReward:
+    """Grades by a function of the trajectory's id, and counts."""
+
+    def __init__(self, grade: Callable[[int], Outcome]) -> None:
+        self._grade, self.graded = grade, 0
+
+    async def grade(self, rows: Sequence[Trajectory]) -> Sequence[Outcome]:
+        self.graded += len(rows)
+        return [self._grade(row.id) for row in rows]
+
+    async def close(self) -> None: ...
+
+
+def play_graded(reward: ScriptedReward, tickets: int) -> list[Group]:
+    async def main() -> list[Group]:
+        agent = ScriptedAgent(lambda number, sample, attempt: 1.0)
+        player = Player(agent, reward, policy=RetryPolicy(), give_up_after=3)
+        return [await player.play(ticket(number)) for number in range(tickets)]
+
+    return run(main())
+
+
+@pytest.mark.parametrize("cause", [Cause.RAISED, Cause.TIMED_OUT, Cause.BAD_RESULT])
+def test_a_grader_that_never_graded_anything_stops_the_run(cause: Cause) -> None:
+    """F4, K2: a function that hangs at every sample would cost its bound for each of a budget."""
+    reward = ScriptedReward(lambda place: Failed(cause=cause, message=f"number {place}"))
+    with pytest.raises(RewardUnavailable, match=r"first 3 prompts .* number 0"):
+        play_graded(reward, 9)
+    assert reward.graded == 12
+
+
+@pytest.mark.parametrize(
+    "first", [Scored(value=0.0), Failed(cause=Cause.UNSUPPORTED, message="no such source")]
+)
+def test_a_grader_that_graded_once_or_declined_is_not_given_up(first: Outcome) -> None:
+    """K3, L3: what fails later fails row by row."""
+    broken = Failed(cause=Cause.RAISED, message="no such truth")
+    groups = play_graded(ScriptedReward(lambda place: broken if place else first), 9)
+    assert len(groups) == 9

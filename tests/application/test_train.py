@@ -27,7 +27,7 @@ from hexpo.adapters.stores.memory import MemoryRowStore
 from hexpo.adapters.transfer.shared import SharedTransfer
 from hexpo.application.agents import SingleTurn
 from hexpo.application.grading import Player, RetryPolicy
-from hexpo.application.learning import Learner, LearningSettings
+from hexpo.application.learning import POLICY, Learner, LearningSettings, Recipe, Role
 from hexpo.application.ports.checkpoints import Checkpoint
 from hexpo.application.ports.rollout import PauseMode, Request
 from hexpo.application.rollouts import Rollouts
@@ -103,11 +103,9 @@ class World:
         objective = Objective(terms=(Term(name="policy", loss=Loss(function=ppo)),))
         learner = Learner(
             LearningSettings(),
-            engine=self.engine,
+            roles={POLICY: Role(engine=self.engine, objective=objective)},
             store=store,
-            objective=objective,
-            estimator=estimator("grpo"),
-            scorers={},
+            recipe=Recipe(estimators=(estimator("grpo"),)),
         )
         return Trainer(
             Schedule(

@@ -84,7 +84,8 @@ def child(python: Path | str, script: str, *arguments: str, **variables: str) ->
     """
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "record.json"
-        environment = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(HERE)} | variables
+        path = f"{HERE}{os.pathsep}{ROOT / '.src'}"
+        environment = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": path} | variables
         environment = {key: value for key, value in environment.items() if value}
         done = subprocess.run(
             [str(python), str(HERE / script), *arguments],

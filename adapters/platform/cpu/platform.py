@@ -23,7 +23,10 @@ class Config:
     """Idle threads sleep instead of spinning. Spinning gains a little on an idle machine, and
     makes everything several times slower as soon as another process runs."""
     keep_memory: bool = True
-    """Freed tensors' memory is kept, in huge pages (glibc only): 10-30 % less CPU time."""
+    """Freed tensors' memory is kept for the next ones (glibc only): 10-30 % less CPU time."""
+    trim_above_gib: float = attrs.field(default=4.0, validator=attrs.validators.ge(0))
+    """Between steps, kept memory is given back if the process holds more than this: batches of
+    uneven lengths leave holes, and each trim has the kernel clear the pages once more."""
     deterministic: bool = False
     """Refuse operations that have no reproducible implementation."""
 
@@ -69,7 +72,9 @@ class CpuPlatform:
         return memory.peak_bytes()
 
     def release(self) -> None:
-        memory.trim()
+        """Trim the heap where the process has grown above `trim_above_gib`."""
+        if memory.resident_bytes() > self._config.trim_above_gib * 2**30:
+            memory.trim()
 
     def health(self) -> Health:
         """Count cores and multiply matrices for half a second."""
@@ -88,7 +93,7 @@ class CpuPlatform:
             "faster precision": f"{faster} ({_why(flags)})",
             "instruction sets": " ".join(flags) or "unknown",
             "waiting": os.environ.get("OMP_WAIT_POLICY", "default: threads spin"),
-            "allocator": "kept, huge pages" if _keeps_memory() else "default",
+            "allocator": "kept" if _keeps_memory() else "default",
             "memory": f"{memory.total_bytes() / 2**30:.0f} GiB",
         }
         return Health(available=True, reason=_verdict(rates, torch.get_num_threads()), facts=facts)

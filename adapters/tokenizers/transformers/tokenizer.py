@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hexpo.adapters.models.loading import Location
+from hexpo.adapters.models.loading import Location, locate
 from hexpo.domain.errors import ModelError
 from hexpo.domain.trajectory import Message
 
@@ -89,3 +89,24 @@ def _identity_of(tokenizer: Any) -> str:
     state.update(tokenizer.backend_tokenizer.to_str().encode())
     state.update(str(tokenizer.chat_template).encode())
     return state.hexdigest()
+
+
+def build(*, reference: str) -> TransformersTokenizer:
+    """The tokenizer of a model reference (see `models.loading.locate`).
+
+    Raises: ModelError: there is none, or no fast one. MissingExtra: GGUF needs more packages.
+    """
+    from transformers import AutoTokenizer
+
+    location = locate(reference)
+    location.require_readable()
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(location.folder, **location.arguments)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(
+            f"model {reference!r} has no tokenizer that transformers can read"
+            f" ({str(error).splitlines()[0]})"
+        ) from error
+    if not tokenizer.is_fast:
+        raise ModelError(f"model {reference!r} has only a slow tokenizer: add its tokenizer.json")
+    return TransformersTokenizer(tokenizer, location=location)

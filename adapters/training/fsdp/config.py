@@ -64,5 +64,7 @@ class Config:
     """Use compiled kernels where there is a C compiler."""
     lora: Lora | None = None
     """Train low-rank adapters on a frozen base instead of all weights."""
+    value_head: bool = False
+    """Be a critic: a value of each token's state in the place of a distribution."""
     reference: bool = False
     """Keep a frozen copy of the policy for `view("reference")`; adapters need none."""

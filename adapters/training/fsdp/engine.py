@@ -21,7 +21,7 @@ from hexpo.adapters.training.fsdp.config import Config
 from hexpo.adapters.training.fsdp.masters import Gradient
 from hexpo.adapters.training.fsdp.rank import Added, Part, Rank
 from hexpo.adapters.training.fsdp.schedule import learning_rate
-from hexpo.adapters.training.fsdp.split import split_rows
+from hexpo.adapters.training.fsdp.split import by_row, split_rows
 from hexpo.application.ports.scorer import Scorer
 from hexpo.application.ports.store import RowStore
 from hexpo.application.ports.tokenizer import Tokenizer
@@ -38,7 +38,6 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _INPUTS = frozenset({"token", "position"})
-_SCORED = frozenset({"old", "entropy"})
 
 
 @attrs.define
@@ -83,7 +82,9 @@ class FsdpEngine:
     def capabilities(self) -> TrainingCapabilities:
         """Packing as the family allows; a reference where one is held."""
         views = frozenset({"reference"}) if self._rank.has_reference else frozenset()
-        return TrainingCapabilities(packing=self._rank.packs, lora=True, views=views)
+        return TrainingCapabilities(
+            packing=self._rank.packs, lora=True, value_head=True, views=views
+        )
 
     @property
     def version(self) -> int:
@@ -107,16 +108,15 @@ class FsdpEngine:
     # ---- scoring ----
 
     async def score(self, rows: Sequences, columns: Collection[str]) -> Metrics:
-        """Write `old` (log-probs of the present weights) and `entropy` for the rows."""
-        if unknown := sorted(set(columns) - _SCORED):
+        """Write `old` (log-probs of the present weights), `entropy` and `squares` for the rows; a
+        critic writes `value`."""
+        if unknown := sorted(set(columns) - self._rank.scores):
             raise Unsupported(
                 f"the training engine does not make the columns {', '.join(unknown)};"
-                f" it makes {', '.join(sorted(_SCORED))}, and `reference` by its view"
+                f" it makes {', '.join(sorted(self._rank.scores))}, and `reference` by its view"
             )
         async with self._lock:
-            policy_T, entropy_T = await self._measure(rows, reference=False)
-            found = {"old": policy_T, "entropy": entropy_T}
-            self._store.extend(rows.ids, {name: found[name] for name in columns})
+            self._store.extend(rows.ids, await self._measure(rows, columns, reference=False))
         return {"score/tokens": total(float(rows.lengths.sum()))}
 
     async def score_reference(self, rows: Sequences, columns: Collection[str]) -> Metrics:
@@ -124,25 +124,24 @@ class FsdpEngine:
         if set(columns) - {"reference"}:
             raise Unsupported(f"a reference makes the column `reference`, not {sorted(columns)}")
         async with self._lock:
-            policy_T, _ = await self._measure(rows, reference=True)
-            self._store.extend(rows.ids, {name: policy_T for name in columns})
+            found = await self._measure(rows, {"old"}, reference=True)
+            self._store.extend(rows.ids, {name: found["old"] for name in columns})
         return {"score/tokens": total(float(rows.lengths.sum()))}
 
-    async def _measure(self, rows: Sequences, *, reference: bool) -> tuple[Tensor, Tensor]:
-        lengths = rows.lengths.tolist()
-        pieces: list[tuple[Tensor, Tensor]] = [(torch.zeros(0), torch.zeros(0))] * len(rows)
+    async def _measure(
+        self, rows: Sequences, columns: Collection[str], *, reference: bool
+    ) -> dict[str, Tensor]:
+        def score(part: Part) -> dict[str, Tensor]:
+            return self._rank.score(part, columns, reference=reference)
+
+        pieces: list[dict[str, Tensor]] = [{}] * len(rows)
         for places in self._split(rows, keep_groups=False):
             part = self._part(rows.select(places), frozenset({"action"}))
-            found = await self._run(self._rank.score, part, reference=reference)
-            sizes = [lengths[place] for place in places]
-            cut = zip(torch.split(found[0], sizes), torch.split(found[1], sizes), strict=True)
-            for place, piece in zip(places, cut, strict=True):
+            found = await self._run(score, part)
+            for place, piece in zip(places, by_row(found, part.sequences), strict=True):
                 pieces[place] = piece
         empty = torch.zeros(0)
-        return (
-            torch.cat([empty, *(policy for policy, _ in pieces)]),
-            torch.cat([empty, *(entropy for _, entropy in pieces)]),
-        )
+        return {name: torch.cat([empty, *(piece[name] for piece in pieces)]) for name in columns}
 
     def view(self, name: str) -> Scorer:
         """`reference`: the model before training. Raises Unsupported: another name; none held."""
@@ -164,7 +163,7 @@ class FsdpEngine:
             made = await self._run(estimator.function, **arguments, **estimator.options)
             if isinstance(made, Tensor):
                 raise WrongBatch(
-                    f"{estimator.function.__qualname__} gives one number a row: it is an outcome"
+                    f"{_name_of(estimator)} gives one number a row: it is an outcome"
                     " estimator and runs on the driver"
                 )
             self._store.extend(rows.ids, made)
@@ -310,6 +309,10 @@ class FsdpEngine:
         }
         stored = self._store.get(rows.ids, names - spread.keys())
         return {**spread, **{str(name): stored[name] for name in stored.keys()}}
+
+
+def _name_of(estimator: Estimator) -> str:
+    return getattr(estimator.function, "__qualname__", None) or repr(estimator.function)
 
 
 def _blame(step: _Step, gradient: Gradient) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
 import attrs
@@ -73,7 +73,7 @@ class Added:
     """Ids of rows whose loss or gradient is not finite: nothing of the part was added."""
 
 
-class _Model:
+class Model:
     """A policy with the way it runs and its head."""
 
     def __init__(self, policy: Policy, config: Config, *, temperature: float) -> None:
@@ -91,23 +91,46 @@ class _Model:
             chunk=config.head_tokens,
         )
 
+    def score(self, part: Part, columns: Collection[str]) -> dict[str, Tensor]:
+        """(T,) fp32 log-probs, entropies and sums of squared probabilities, as asked."""
+        selected_T = part.columns["action"]
+        rows = part.rows(selected_T)
+        hidden_MH = self.forward.hidden(rows) if bool(selected_T.any()) else torch.zeros(0, 1)
+        found: dict[str, Tensor] = {}
+        if len(hidden_MH) and not {"squares"}.issuperset(columns):
+            found["old"], found["entropy"] = self.head.measure(hidden_MH, rows.labels)
+        if len(hidden_MH) and "squares" in columns:
+            found["squares"] = self.head.squares(hidden_MH)
+        return {name: _on(selected_T, found.get(name)) for name in columns}
+
+
+def _on(selected_T: Tensor, values_M: Tensor | None) -> Tensor:
+    """(T,) fp32: values at their tokens, 0 elsewhere."""
+    column_T = torch.zeros(len(selected_T))
+    if values_M is not None:
+        column_T[selected_T] = values_M
+    return column_T
+
 
 class Rank:
     """The compute of the engine in one process; every call blocks."""
 
+    scores = frozenset({"old", "entropy", "squares"})
+    """Columns that `score` makes."""
+
     def __init__(self, policy: Policy, config: Config, *, temperature: float, seed: int) -> None:
         self._policy, self._config, self._seed = policy, config, seed
-        self._reference: _Model | None = None
+        self._reference: Model | None = None
         if config.reference and config.lora is None:
             frozen = Policy(copy.deepcopy(policy.module), precision=policy.precision)
             frozen.module.requires_grad_(requires_grad=False)
-            self._reference = _Model(frozen, config, temperature=temperature)
+            self._reference = Model(frozen, config, temperature=temperature)
         if config.lora is not None:
             attach(policy, config.lora)
         else:
             policy.module.requires_grad_(requires_grad=True)
         policy.module.eval()  # type: ignore[no-untyped-call]
-        self._model = _Model(policy, config, temperature=temperature)
+        self._model = Model(policy, config, temperature=temperature)
         self.masters = Masters(policy, config)
         self.packs = config.packing is not Packing.PADDED and runs_packed(policy)
 
@@ -138,7 +161,7 @@ class Rank:
                 measured = self._model.head.two_pass(hidden_MH, rows.labels)
                 loss = evaluation(slice(None), *measured)
                 pulls = gradients_of(loss, list(measured))
-            spoilt = _spoilt(loss, pulls, columns["owner"], part.sequences.ids)
+            spoilt = spoilt_rows(loss, pulls, columns["owner"], part.sequences.ids)
             if not spoilt:
                 if objective.separable:
                     loss.backward()  # type: ignore[no-untyped-call]
@@ -158,19 +181,15 @@ class Rank:
             torch.manual_seed(seed_for(self._seed, "dropout", *draw))
             yield
 
-    def score(self, part: Part, *, reference: bool = False) -> tuple[Tensor, Tensor]:
-        """(T,) fp32 log-probs and entropies of sampled tokens, 0 elsewhere."""
-        selected_T = part.columns["action"]
-        rows = part.rows(selected_T)
-        policy_T, entropy_T = torch.zeros(2, len(selected_T)).unbind()
-        if bool(selected_T.any()):
-            with torch.no_grad(), self._as_reference(on=reference) as model:
-                measured = model.head.measure(model.forward.hidden(rows), rows.labels)
-            policy_T[selected_T], entropy_T[selected_T] = measured
-        return policy_T, entropy_T
+    def score(
+        self, part: Part, columns: Collection[str], *, reference: bool = False
+    ) -> dict[str, Tensor]:
+        """(T,) fp32 each of `scores`, for sampled tokens; 0 elsewhere."""
+        with torch.no_grad(), self._as_reference(on=reference) as model:
+            return model.score(part, columns)
 
     @contextmanager
-    def _as_reference(self, *, on: bool) -> Iterator[_Model]:
+    def _as_reference(self, *, on: bool) -> Iterator[Model]:
         if not on:
             yield self._model
         elif self._reference is not None:
@@ -215,9 +234,6 @@ class _Evaluation:
             "train/entropy": mean_of(float(entropy_N.detach().sum()), count),
             "train/tokens": total(count),
         }
-        if "behaviour" in columns:
-            gap = (policy_N.detach() - columns["behaviour"]).abs()
-            own["train/behaviour_gap"] = mean_of(float(gap.sum()), count)
         self._metrics.append({**metrics, **own})
         return loss
 
@@ -225,7 +241,7 @@ class _Evaluation:
         return merge(self._metrics)
 
 
-def _spoilt(loss: Tensor, pulls: Tensor, owner_M: Tensor, ids: Tensor) -> tuple[int, ...]:
+def spoilt_rows(loss: Tensor, pulls: Tensor, owner_M: Tensor, ids: Tensor) -> tuple[int, ...]:
     """Ids of rows with a non-finite pull; of all rows where only the loss shows it."""
     bad_M = ~pulls.isfinite().all(0)
     if bool(bad_M.any()):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
 
 from hexpo.domain.batch import Sequences
 
@@ -48,6 +51,13 @@ def split_rows(
             parts[-1] += piece
             filled += size
     return parts
+
+
+def by_row(columns: Mapping[str, Tensor], rows: Sequences) -> list[dict[str, Tensor]]:
+    """Each row's own piece of (T,) columns."""
+    sizes = rows.lengths.tolist()
+    cut = {name: torch.split(column, sizes) for name, column in columns.items()}
+    return [{name: pieces[place] for name, pieces in cut.items()} for place in range(len(rows))]
 
 
 def _cut(members: list[int], cost: Callable[[list[int]], int], target: float) -> list[list[int]]:

