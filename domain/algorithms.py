@@ -71,7 +71,7 @@ def _line(kind: str, entry: Entry) -> Line:
         summary=entry.summary,
         formula=entry.formula,
         source=entry.source,
-        options={name: _shown(default) for name, default in columns.options.items()},
+        options={name: _shown(default) for name, default in entry.options.items()},
         needs=(*sorted(given), *sorted(entry.needs)),
         unit="" if entry.unit is None else entry.unit.value,
         mode="" if entry.default_mode is None else entry.default_mode.value,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import attrs
 
+from hexpo.domain.algorithms import CATALOGUES, Line, lines
 from hexpo.infrastructure import find
 from hexpo.infrastructure.config.documentation import Field, fields_of, lines_under
 from hexpo.infrastructure.config.schema import RunConfig, TermSection
@@ -38,9 +39,45 @@ def configuration() -> str:
     return "\n".join([HEAD, *_schema(), *_adapters()]) + "\n"
 
 
+ALGORITHMS = """# Algorithms
+
+Every named algorithm: what it computes, from which columns, with which options, and who proposed
+it. Each is one function of `hexpo.domain` that can be imported alone. The page is generated from
+their docstrings: `python -m hexpo.entrypoints.docs`; `hexpo algorithms` prints the same.
+"""
+
+
+def algorithms() -> str:
+    """The page of all algorithms, a section a kind, from the catalogues."""
+    parts = [ALGORITHMS]
+    for kind in CATALOGUES:
+        parts.append(f"## {kind}\n")
+        for line in lines(kind):
+            parts += [f"### `{line.name}`\n", f"{line.summary}\n", f"    {line.formula}\n"]
+            parts.append("\n".join(_facts(line)) + "\n")
+    return "\n".join(parts)
+
+
+def _facts(line: Line) -> Iterator[str]:
+    if line.unit:
+        yield f"- one number a {line.unit}" + (
+            f", aggregated by `{line.mode}`" if line.mode else ""
+        )
+    if line.options:
+        yield "- options: " + ", ".join(
+            f"`{name} = {value}`" for name, value in line.options.items()
+        )
+    if line.needs:
+        yield "- reads: " + ", ".join(line.needs)
+    if line.min_samples > 1:
+        yield f"- at least {line.min_samples} samples a prompt"
+    yield f"- source: {line.source}"
+
+
 def main(folder: Path) -> None:
     """Write the generated pages into `folder`."""
     (folder / "configuration.md").write_text(configuration(), encoding="utf-8")
+    (folder / "algorithms.md").write_text(algorithms(), encoding="utf-8")
 
 
 def _schema() -> Iterator[str]:

