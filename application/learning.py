@@ -228,8 +228,7 @@ def _renamed(metrics: Metrics, role: str) -> dict[str, Measure]:
 
 
 def _cut(rows: Sequences, parts: int) -> list[Sequences]:
-    """Parts of whole groups, sizes differing by at most one group, in order."""
+    """Parts of whole groups, sizes differing by at most one group, in order; none without one."""
     groups = torch.unique_consecutive(rows["group"])
-    return [
-        rows.select(torch.isin(rows["group"], chunk)) for chunk in torch.tensor_split(groups, parts)
-    ]
+    chunks = torch.tensor_split(groups, max(1, min(parts, len(groups))))
+    return [rows.select(torch.isin(rows["group"], chunk)) for chunk in chunks]

@@ -79,7 +79,8 @@ class Rollouts:
         """Args: judge: why a finished group should be dropped and replaced, if it should.
         refill_budget: groups that one batch may drop; more is an error that says so.
         filter_budget: groups that one batch may ask for in place of filtered ones; when it is
-            spent the batch stays smaller (K7)."""
+            spent the batch stays smaller (K7). Where it would be empty, further rounds are asked
+            for, within the refill budget."""
         self.source, self.gate = source, gate
         self._player, self._samples = player, samples
         self._judge, self._refill_budget = judge, refill_budget
@@ -135,7 +136,9 @@ class Rollouts:
         taken: list[Group] = []
         dropped = 0
         refill = Refill(wanted=self.gate.wanted, budget=self._filter_budget).ask()
-        while not refill.is_settled:
+        while not (taken and refill.is_settled):
+            if refill.is_settled:
+                refill = self._another_round(refill)
             number = next_group(self.gate, self._finished)
             if number is None:
                 if not await self._change(stop):
@@ -160,10 +163,16 @@ class Rollouts:
             if dropped > self._refill_budget:
                 raise RewardUnavailable(self._exhausted(group, reason, dropped))
             self.fill()
-        if not taken:
-            raise RewardUnavailable(_all_flat(refill))
         self._refill = refill
         return taken
+
+    def _another_round(self, refill: Refill) -> Refill:
+        """After a round that left nothing to train on. Raises RewardUnavailable: too many."""
+        if refill.filtered >= refill.wanted + self._filter_budget + self._refill_budget:
+            raise RewardUnavailable(_all_flat(refill))
+        refill = attrs.evolve(refill, budget=refill.budget + refill.wanted).ask()
+        self.fill()
+        return refill
 
     def published(self, version: int) -> None:
         """A version is confirmed: its groups' slots are free, and groups that could only train
@@ -217,7 +226,7 @@ class Rollouts:
 
 def _all_flat(refill: Refill) -> str:
     return (
-        f"all {refill.filtered} groups of one batch were left out, because the scores in each are"
-        f" equal: there is nothing to train on. The budget for further ones is {refill.budget}:"
-        " raise it, ask for more samples a prompt, or take easier or harder prompts"
+        f"all {refill.filtered} groups that were asked for one batch were left out, because the"
+        " scores in each are equal: there is nothing to train on. Ask for more samples a prompt,"
+        " take easier or harder prompts, or set algorithm.zero_variance.treatment=keep"
     )

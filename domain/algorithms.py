@@ -16,6 +16,7 @@ from hexpo.domain.kl.catalogue import KL_ESTIMATORS
 from hexpo.domain.losses.catalogue import LOSSES, TERMS
 from hexpo.domain.masks.catalogue import CHOICES, GATES, MASKS
 from hexpo.domain.preference.catalogue import PREFERENCES
+from hexpo.domain.shaping.catalogue import SHAPINGS
 
 CATALOGUES: Mapping[str, Mapping[str, Entry]] = MappingProxyType(
     {
@@ -25,6 +26,7 @@ CATALOGUES: Mapping[str, Mapping[str, Entry]] = MappingProxyType(
         "KL estimator": KL_ESTIMATORS,
         "distillation": DISTILLATIONS,
         "preference": PREFERENCES,
+        "shaping": SHAPINGS,
         "weight": WEIGHTS,
         "mask": MASKS,
         "choice": CHOICES,

@@ -6,15 +6,16 @@ python -m hexpo.entrypoints.docs
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import attrs
 
 from hexpo.domain.algorithms import CATALOGUES, Line, lines
 from hexpo.infrastructure import find
 from hexpo.infrastructure.config.documentation import Field, fields_of, lines_under
-from hexpo.infrastructure.config.schema import RunConfig, TermSection
+from hexpo.infrastructure.config.schema import FurtherModel, RunConfig, TermSection
 from hexpo.infrastructure.config.structure import is_section, members
 
 PORTS = ("prompts", "rewards", "rollout", "training", "checkpoints", "trackers", "platform")
@@ -47,11 +48,38 @@ their docstrings: `python -m hexpo.entrypoints.docs`; `hexpo algorithms` prints 
 """
 
 
+WHERE: Mapping[str, str] = MappingProxyType(
+    {
+        "advantage": "Chosen by `algorithm.advantage`. A critic or a teacher is a line of `models`:"
+        " `{role: critic}`, `{role: teacher, path: FOLDER}`.",
+        "policy loss": "Chosen by `algorithm.loss`. Rows with an advantage of 0 are not run where"
+        " no term has a gradient there; denominators count them all the same, and"
+        " `samples/left_out` says how many.",
+        "term": "Chosen by `algorithm.terms`, as any policy loss or KL estimator may be.",
+        "KL estimator": "Chosen by `algorithm.kl`. `algorithm.controllers` may move its coefficient"
+        " (`adaptive_kl`: `target`, `horizon`) and that of the entropy bonus (`adaptive_entropy`:"
+        " `target`, `step`, `lowest`, `highest`).",
+        "distillation": "Terms that draw to a teacher, chosen by `algorithm.terms`.",
+        "preference": "Terms of pairs of answers; for the library: no run feeds them yet.",
+        "shaping": "Chosen by `algorithm.shaping`: added to the score that estimators see, beside"
+        " what was graded.",
+        "weight": "Chosen by `algorithm.correction`: they multiply the policy's loss, and no"
+        " denominator.",
+        "mask": "Chosen by `algorithm.correction`: made of stored columns before an optimizer step,"
+        " so that what they drop is in no denominator.",
+        "choice": "Made for the losses that read `covariant`.",
+        "gate": "Chosen by `algorithm.correction`: they read the present policy, so they zero"
+        " numerators only.",
+    }
+)
+"""How a kind of algorithm is chosen."""
+
+
 def algorithms() -> str:
     """The page of all algorithms, a section a kind, from the catalogues."""
     parts = [ALGORITHMS]
     for kind in CATALOGUES:
-        parts.append(f"## {kind}\n")
+        parts.append(f"## {kind}\n\n{WHERE[kind]}\n")
         for line in lines(kind):
             parts += [f"### `{line.name}`\n", f"{line.summary}\n", f"    {line.formula}\n"]
             parts.append("\n".join(_facts(line)) + "\n")
@@ -89,10 +117,14 @@ def _schema() -> Iterator[str]:
         if sections:
             yield from _table(fields_of(sections[0], prefix=f"{field.name}."))
         else:
-            yield "A list of sections with `kind` and `options`.\n"
+            by = "role" if field.name == "models" else "kind"
+            yield f"A list of sections with `{by}` and `options`.\n"
         if field.name == "algorithm":
             yield "Each of `algorithm.terms`:\n"
             yield from _table(fields_of(TermSection))
+        if field.name == "models":
+            yield "Each of `models`:\n"
+            yield from _table(fields_of(FurtherModel))
 
 
 def _adapters() -> Iterator[str]:

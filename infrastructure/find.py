@@ -20,13 +20,7 @@ from hexpo.domain.errors import ConfigurationError
 
 def names(port: str) -> list[str]:
     """Adapters of a port that can be chosen by a plain name; imports none of them."""
-    folder = Path(_adapters_folder()) / port
-    own = [
-        path.name
-        for path in folder.glob("*")
-        if (path / "__init__.py").is_file() and path.name != "wire"
-    ]
-    return sorted({*own, *(point.name for point in _entry_points(port))})
+    return sorted({*_own(port), *(point.name for point in _entry_points(port))})
 
 
 def adapter(port: str, kind: str) -> ModuleType:
@@ -57,7 +51,18 @@ def closest(wrong: str, known: Sequence[str]) -> str:
     return f"; there are: {', '.join(sorted(known))}" if known else ""
 
 
+def _own(port: str) -> list[str]:
+    folder = Path(_adapters_folder()) / port
+    return [
+        path.name
+        for path in folder.glob("*")
+        if (path / "__init__.py").is_file() and path.name != "wire"
+    ]
+
+
 def _load(port: str, kind: str) -> ModuleType:
+    if kind in _own(port):  # first: no other distribution replaces it, and none is looked through
+        return importlib.import_module(f"hexpo.adapters.{port}.{kind}")
     for point in _entry_points(port):
         if point.name == kind:
             loaded = point.load()
@@ -66,8 +71,6 @@ def _load(port: str, kind: str) -> ModuleType:
             raise ConfigurationError(f"entry point hexpo.{port} {kind!r} must name a module")
     if "." in kind:
         return _import(kind, f"{port} adapter")
-    if kind in names(port):
-        return importlib.import_module(f"hexpo.adapters.{port}.{kind}")
     raise ConfigurationError(f"there is no {port} adapter {kind!r}{closest(kind, names(port))}")
 
 

@@ -21,7 +21,7 @@ from hexpo.infrastructure.config.layers import Origin, leaves
 from hexpo.infrastructure.config.load import Resolved
 from hexpo.infrastructure.config.model import Shape, shape_of
 from hexpo.infrastructure.config.options import entry
-from hexpo.infrastructure.config.schema import RunConfig
+from hexpo.infrastructure.config.schema import ModelRole, RunConfig
 from hexpo.infrastructure.config.structure import Problem, plain
 
 GIB = 1 << 30
@@ -162,6 +162,7 @@ def _memory(config: RunConfig) -> Iterator[Number]:
     needs_copy = _reads_reference(config) and trained == count
     if needs_copy:
         parts.append(("reference", working, "a frozen copy of the model before training"))
+    parts += _further_models(config)
     if is_bf16:
         parts.append(("rollout weights", working, "copies packed for generation"))
     parts.append(("cache", _cache(config, shape), "keys and values of the answers in flight"))
@@ -173,6 +174,17 @@ def _memory(config: RunConfig) -> Iterator[Number]:
     for name, size, why in parts:
         if size:
             yield Number(name, f"{size / GIB:.2f} GiB", why)
+
+
+def _further_models(config: RunConfig) -> Iterator[tuple[str, int, str]]:
+    """A critic learns with all its weights; a teacher has working weights alone."""
+    for model in config.models:
+        count = shape_of(model.path or config.model.path).parameters or 0
+        is_bf16 = (model.precision or config.model.precision) is Precision.BF16
+        working = 2 if is_bf16 else 4
+        learns = model.role is ModelRole.CRITIC
+        learning = 12 + (4 if is_bf16 else 0) if learns else 0
+        yield model.role.value, count * (working + learning), f"{count:,} weights"
 
 
 def _reads_reference(config: RunConfig) -> bool:

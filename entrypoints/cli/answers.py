@@ -27,7 +27,9 @@ def show(console: Console, report: RunReport) -> None:
         return
     console.print(_numbers({"before": first, "after": last}))
     before = {row.prompt_id: row for row in first.samples(0, "")[::-1]}
-    table = _answer_table(f"answers, step 0 and step {report.step}", "before", "after")
+    table = _answer_table(
+        f"answers, version {first.version} and version {last.version}", "before", "after"
+    )
     for after in _first_of_each(last)[:SHOWN]:
         earlier = before.get(after.trajectory.prompt.id)
         table.add_row(

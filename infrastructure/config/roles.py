@@ -27,6 +27,11 @@ from hexpo.infrastructure.find import config_type
 
 def further_models(config: RunConfig) -> Iterator[Problem]:
     """Each has a role of its own, something that reads it, and options that its backend takes."""
+    if config.training.options.get("value_head"):
+        yield Problem(
+            "training.options.value_head",
+            "the policy has a distribution, not a value: remove it, and add a critic to models",
+        )
     times = Counter(model.role for model in config.models)
     for place, model in enumerate(config.models):
         key = f"models[{place}]"

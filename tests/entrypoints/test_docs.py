@@ -9,7 +9,7 @@ import attrs
 from hexpo.domain.algorithms import CATALOGUES
 from hexpo.entrypoints.docs import algorithms, configuration
 from hexpo.infrastructure.config.documentation import fields_of, lines_under
-from hexpo.infrastructure.config.schema import KLPlace, RunConfig, TermSection
+from hexpo.infrastructure.config.schema import FurtherModel, KLPlace, RunConfig, TermSection
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
@@ -29,8 +29,12 @@ def test_the_page_of_algorithms_is_up_to_date_and_lists_them_all() -> None:
 
 def test_every_key_and_every_choice_has_a_line_of_documentation() -> None:
     """The page has no empty cell."""
-    for field in [*fields_of(RunConfig), *fields_of(TermSection)]:
-        if field.key != "trackers":
+    for field in [
+        *fields_of(RunConfig),
+        *fields_of(TermSection),
+        *fields_of(FurtherModel),
+    ]:
+        if field.key not in {"trackers", "models"}:
             assert field.text, field.key
             assert not field.text.startswith("<br>"), field.key
         assert "`: <br>" not in field.text, field.key

@@ -170,7 +170,9 @@ def test_a_run_whose_groups_are_all_flat_ends_with_a_reason(tiny: dict[str, Any]
         "algorithm.zero_variance={treatment: resample, options: {budget: 3}}",
         reward=lambda row: Scored(value=1.0),
     )
-    with pytest.raises(RewardUnavailable, match="all 5 groups of one batch were left out"):
+    with pytest.raises(
+        RewardUnavailable, match="all 69 groups that were asked for one batch were left out"
+    ):
         run.train()
 
 
@@ -260,6 +262,7 @@ def test_distillation_draws_the_policy_to_its_teacher(
     ("override", "message"),
     [
         (CRITIC, "nothing in algorithm reads a critic"),
+        ("training.options.value_head=true", "add a critic to models"),
         ("models=[{role: teacher}]", "give its path"),
         (f"models=[{CRITIC[8:-1]}, {CRITIC[8:-1]}]", "stands 2 times"),
         ("algorithm.controllers=[{name: adaptive_kl, options: {target: 1.0}}]", "no KL to move"),

@@ -24,7 +24,7 @@ class Config:
     makes everything several times slower as soon as another process runs."""
     keep_memory: bool = True
     """Freed tensors' memory is kept for the next ones (glibc only): 10-30 % less CPU time."""
-    trim_above_gib: float = attrs.field(default=4.0, validator=attrs.validators.ge(0))
+    trim_above_gib: float = attrs.field(default=3.0, validator=attrs.validators.ge(0))
     """Between steps, kept memory is given back if the process holds more than this: batches of
     uneven lengths leave holes, and each trim has the kernel clear the pages once more."""
     deterministic: bool = False
