@@ -67,6 +67,22 @@ def test_one_spoilt_step_changes_nothing_and_the_run_goes_on(
     assert "samples 16" in log
 
 
+def test_what_the_sound_rows_of_a_spoilt_step_gave_is_forgotten(
+    hexpo: Callable[..., Any], written: Callable[..., Path], tmp_path: Path
+) -> None:
+    """O18, J1: rows are run one by one, so only one of 8 is spoilt; the step after it equals that
+    of a process which never saw the others' gradients."""
+    config = written(changes=spoil(tmp_path, 3))
+    alone = "training.options.micro_tokens=1"
+    whole = hexpo("train", config, alone, "run.steps=4")
+    cut = hexpo("train", config, alone, "run.steps=3", "run.name=cut")
+    assert (whole.wait(), cut.wait()) == (0, 0), whole.err + cut.err
+    again = hexpo("train", "--resume", tmp_path / "runs" / "cut", "run.steps=4")
+    assert again.wait() == 0, again.err
+    assert column(tmp_path / "runs" / "tiny", "train/skipped_steps") == [0, 0, 1, 0]
+    assert saved(tmp_path / "runs" / "tiny", 4) == saved(tmp_path / "runs" / "cut", 4)
+
+
 def test_three_spoilt_steps_in_a_row_end_the_run_and_the_last_good_weights_are_kept(
     hexpo: Callable[..., Any], written: Callable[..., Path], tmp_path: Path
 ) -> None:
