@@ -69,3 +69,7 @@ class CheckpointError(HexpoError):
 
 class NonFinite(HexpoError):
     """Too many optimizer steps in a row had a non-finite loss or gradient."""
+
+
+class NotEnough(HexpoError):
+    """A cluster has fewer devices than wanted; names both."""

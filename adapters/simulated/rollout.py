@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 
 import attrs
 import torch
@@ -16,6 +16,7 @@ from hexpo.application.ports.rollout import (
     RolloutCapabilities,
     Span,
 )
+from hexpo.application.ports.transfer import Digest, Update
 from hexpo.domain.errors import EngineFailed
 from hexpo.domain.trajectory import StopReason
 
@@ -49,7 +50,7 @@ class SimulatedRollout:
         self._running.set()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._active: set[asyncio.Event] = set()
+        self._active: dict[str, asyncio.Event] = {}
         self._closed = False
         self.capabilities = RolloutCapabilities(
             pause_modes=frozenset(PauseMode), filtered_logprobs=True, overlap=True
@@ -63,12 +64,12 @@ class SimulatedRollout:
         """Draws the answer piece by piece, so that an update inside it shows in its spans."""
         await self._admitting.wait()
         script, abort = self._script(request), asyncio.Event()
-        self._active.add(abort)
+        self._active[request.id] = abort
         self._idle.clear()
         try:
             return await self._play(request, script, abort)
         finally:
-            self._active.discard(abort)
+            self._active.pop(request.id, None)
             if not self._active:
                 self._idle.set()
 
@@ -117,7 +118,7 @@ class SimulatedRollout:
         if mode is PauseMode.KEEP:
             self._running.clear()
         if mode is PauseMode.ABORT:
-            for abort in self._active:
+            for abort in self._active.values():
                 abort.set()
             await self._idle.wait()
 
@@ -126,10 +127,23 @@ class SimulatedRollout:
         self._admitting.set()
         self._running.set()
 
-    async def load_weights(self, version: int) -> None:
+    async def interrupt(self, requests: Collection[str] | None = None) -> None:
+        """End what runs after the piece that was begun."""
+        for name, abort in self._active.items():
+            if requests is None or name in requests:
+                abort.set()
+
+    async def load_weights(self, update: Update) -> Digest | None:
         """Takes the configured time."""
         await asyncio.sleep(self._load_seconds)
-        self._version = version
+        self._version = update.version
+        return None
+
+    async def sleep(self) -> None:
+        """Holds no memory."""
+
+    async def wake(self) -> None:
+        """Never asleep."""
 
     async def close(self) -> None:
         """Wake whoever waits."""

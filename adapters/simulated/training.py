@@ -10,6 +10,7 @@ from pathlib import Path
 from hexpo.application.ports.scorer import Scorer
 from hexpo.application.ports.store import RowStore
 from hexpo.application.ports.training import StepResult, TrainingCapabilities
+from hexpo.application.ports.transfer import Digest, Update
 from hexpo.domain.batch import Sequences
 from hexpo.domain.errors import CheckpointError, Unsupported
 from hexpo.domain.estimators import Estimator
@@ -55,6 +56,16 @@ class SimulatedTraining:
         """The next version."""
         self._version += 1
         return self._version
+
+    async def send(self, update: Update) -> Digest:
+        """There are no weights."""
+        return Digest(tensors=0, bytes=0, checksum="")
+
+    async def offload(self) -> None:
+        """Holds no memory."""
+
+    async def onload(self) -> None:
+        """Nothing is ever away."""
 
     def view(self, name: str) -> Scorer:
         """Itself: nothing is learnt."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from enum import Enum
 from typing import Protocol
 
 import attrs
 from torch import Tensor
 
+from hexpo.application.ports.transfer import Digest, Update
 from hexpo.domain.sampling import Sampling
 from hexpo.domain.trajectory import StopReason
 
@@ -34,6 +35,10 @@ class RolloutCapabilities:
     stop_texts: bool = False
     overlap: bool = False
     """May generate while the trainer changes its weights (it does not read them live)."""
+    sleep: bool = False
+    """Can give its device memory back between generations."""
+    replicas: int = 1
+    """Copies that answer side by side; one of several may be leased."""
 
 
 @attrs.frozen(kw_only=True)
@@ -46,6 +51,9 @@ class Request:
     sampling: Sampling
     seed: int
     """The answer's own randomness: independent of what else is in the batch."""
+    given: int = 0
+    """How many ids at the prompt's end are this answer's own earlier tokens: an answer that an
+    update cut goes on behind them, with the remaining budget and the same randomness."""
     session: str = ""
     """Requests that share a prefix name the same session, so that it is computed once."""
     priority: int = 0
@@ -120,9 +128,26 @@ class RolloutEngine(Protocol):
         """Go on."""
         ...
 
-    async def load_weights(self, version: int) -> None:
-        """Take over the weights of `version` from where this adapter's transfer put them. Drops
-        every cache made under older ones. Call while paused."""
+    async def interrupt(self, requests: Collection[str] | None = None) -> None:
+        """End running requests, all or those named, with their partial answers and
+        `StopReason.ABORTED`. The engine itself goes on, and a pause that drains ends at once."""
+        ...
+
+    async def load_weights(self, update: Update) -> Digest | None:
+        """Take over the weights of `update.version` from where the transfer put them. Drops every
+        cache made under older ones. Call while paused.
+
+        Returns: what was read, to compare with what was sent; None where nothing was copied.
+        """
+        ...
+
+    async def sleep(self) -> None:
+        """Give the device's memory back: weights and caches. Call while paused; returns when the
+        memory is free. Raises Unsupported: the engine cannot."""
+        ...
+
+    async def wake(self) -> None:
+        """Take memory again. The weights are gone: nothing generates before `load_weights`."""
         ...
 
     async def close(self) -> None:

@@ -8,6 +8,7 @@ from typing import Protocol
 import attrs
 
 from hexpo.application.ports.scorer import Scorer
+from hexpo.application.ports.transfer import Digest, Update
 from hexpo.domain.batch import Sequences
 from hexpo.domain.estimators import Estimator
 from hexpo.domain.metrics import Metrics
@@ -24,6 +25,8 @@ class TrainingCapabilities:
     """Low-rank adapters on a frozen base."""
     value_head: bool = False
     """Can be a critic."""
+    offload: bool = False
+    """Can give its device memory back."""
     views: frozenset[str] = frozenset()
     """Names that `view` accepts."""
 
@@ -68,6 +71,20 @@ class TrainingEngine(Scorer, Protocol):
 
     async def publish(self) -> int:
         """Announce the present weights as the next policy version, and return its number."""
+        ...
+
+    async def send(self, update: Update) -> Digest:
+        """Send the present weights, under the names and in the type that engines load, by the
+        sender that this engine was built with. Raises Unsupported: it was built without one."""
+        ...
+
+    async def offload(self) -> None:
+        """Give the device's memory back: weights, gradients and optimizer state wait in host
+        memory. Returns when the memory is free. Saving works meanwhile."""
+        ...
+
+    async def onload(self) -> None:
+        """Bring back what `offload` took away, bit for bit. Nothing where nothing is away."""
         ...
 
     def view(self, name: str) -> Scorer:

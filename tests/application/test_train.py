@@ -30,6 +30,7 @@ from hexpo.application.grading import Player, RetryPolicy
 from hexpo.application.learning import POLICY, Learner, LearningSettings, Recipe, Role
 from hexpo.application.ports.checkpoints import Checkpoint
 from hexpo.application.ports.rollout import PauseMode, Request
+from hexpo.application.ports.transfer import Update
 from hexpo.application.rollouts import Rollouts
 from hexpo.application.train import RunReport, Schedule, Trainer
 from hexpo.domain.advantages.catalogue import estimator
@@ -232,7 +233,7 @@ def test_staleness_zero_equals_a_plain_sequential_loop(tmp_path: Path) -> None:
                 )
                 group = await player.play(ticket)
                 batch += [tuple(row.trajectory.tokens.tolist()) for row in group.rows]
-            await engine.load_weights(step + 1)
+            await engine.load_weights(Update(version=step + 1))
             steps.append(batch)
         return steps
 

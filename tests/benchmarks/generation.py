@@ -139,6 +139,7 @@ def embedded(  # type: ignore[no-untyped-def]
     """`samples` answers of each prompt by the embedded engine; reloads the weights each time."""
     from hexpo.adapters.rollout.embedded import Config, build
     from hexpo.application.ports.rollout import PauseMode, Request
+    from hexpo.application.ports.transfer import Update
     from hexpo.domain.sampling import Sampling
 
     engine = build(Config(native=native), policy=policy, tokenizer=NoTokenizer())  # type: ignore[arg-type]
@@ -154,7 +155,7 @@ def embedded(  # type: ignore[no-untyped-def]
             for request in requests:
                 group.create_task(engine.generate(request))
         await engine.pause(PauseMode.DRAIN)
-        await engine.load_weights(engine.version + 1)
+        await engine.load_weights(Update(version=engine.version + 1))
         await engine.resume()
 
     return lambda: asyncio.run(generate())

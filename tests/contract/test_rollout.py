@@ -14,6 +14,7 @@ from torch import Tensor
 from hexpo.adapters.models.policy import Policy, Precision
 from hexpo.adapters.rollout.embedded import Config, build
 from hexpo.application.ports.rollout import Generation, PauseMode, Request, RolloutEngine
+from hexpo.application.ports.transfer import Update
 from hexpo.domain.errors import EngineFailed, WrongValue
 from hexpo.domain.sampling import Sampling
 from hexpo.domain.trajectory import StopReason
@@ -375,7 +376,7 @@ def test_a_pause_that_keeps_goes_on_under_the_new_weights_without_a_stale_cache(
         await asyncio.sleep(0.05)
         assert not task.done()
         bench.train()
-        await engine.load_weights(3)
+        await engine.load_weights(Update(version=3))
         assert engine.version == 3
         await engine.resume()
         return await task
@@ -440,7 +441,7 @@ def test_loaded_weights_change_the_answers_and_no_session_remembers_older_ones(
         before = await engine.generate(one)
         await engine.pause(PauseMode.DRAIN)
         bench.train()
-        await engine.load_weights(1)
+        await engine.load_weights(Update(version=1))
         await engine.resume()
         return before, await engine.generate(one)
 

@@ -19,7 +19,8 @@ from hexpo.application.ports.rollout import (
     Request,
     RolloutCapabilities,
 )
-from hexpo.domain.errors import EngineFailed, IllegalTransition, WrongValue
+from hexpo.application.ports.transfer import Digest, Update
+from hexpo.domain.errors import EngineFailed, IllegalTransition, Unsupported, WrongValue
 from hexpo.domain.trajectory import StopReason
 
 Result = TypeVar("Result")
@@ -109,19 +110,33 @@ class EmbeddedEngine:
         self._paused = None
         self._start()
 
-    async def load_weights(self, version: int) -> None:
+    async def load_weights(self, update: Update) -> Digest | None:
         self._require_alive()
         if self._is_pumping:
-            raise IllegalTransition(f"load_weights({version}) while generating: pause first")
+            raise IllegalTransition(f"load_weights({update.version}) while generating: pause first")
         try:
             await self._in_worker(self._batch.refresh, list(self._running))
         except Exception as error:
             self._fail(error)
-            raise EngineFailed(f"embedded rollout: loading version {version} failed") from error
-        self._version = version
+            raise EngineFailed(
+                f"embedded rollout: loading version {update.version} failed"
+            ) from error
+        self._version = update.version
         for answer in list(self._running):
             if answer.ending is not None:
                 self._leave(answer, answer.ending)
+        return None
+
+    async def interrupt(self, requests: Collection[str] | None = None) -> None:
+        for answer in [*self._running, *self._waiting]:
+            if requests is None or answer.request.id in requests:
+                self._interrupt(answer, StopReason.ABORTED)
+
+    async def sleep(self) -> None:
+        raise Unsupported("the embedded rollout shares the trainer's weights and cannot sleep")
+
+    async def wake(self) -> None:
+        """Never asleep."""
 
     async def close(self) -> None:
         self._closed = True

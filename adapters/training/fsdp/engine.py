@@ -26,6 +26,7 @@ from hexpo.application.ports.scorer import Scorer
 from hexpo.application.ports.store import RowStore
 from hexpo.application.ports.tokenizer import Tokenizer
 from hexpo.application.ports.training import StepResult, TrainingCapabilities
+from hexpo.application.ports.transfer import Digest, Update
 from hexpo.domain.aggregate import Unit
 from hexpo.domain.batch import Sequences
 from hexpo.domain.errors import EngineFailed, HexpoError, NonFinite, Unsupported, WrongBatch
@@ -249,6 +250,17 @@ class FsdpEngine:
             version = self._progress.version + 1
             self._progress = attrs.evolve(self._progress, version=version)
             return version
+
+    async def send(self, update: Update) -> Digest:
+        """Not with the rollout in this process, which reads these weights."""
+        raise Unsupported("this training engine was built without a sender")
+
+    async def offload(self) -> None:
+        """Not on a CPU: host memory is all there is."""
+        raise Unsupported("this training engine cannot offload")
+
+    async def onload(self) -> None:
+        """Nothing is ever away."""
 
     # ---- files ----
 

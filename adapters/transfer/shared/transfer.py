@@ -7,6 +7,7 @@ import time
 import attrs
 
 from hexpo.application.ports.rollout import RolloutEngine
+from hexpo.application.ports.transfer import Update
 from hexpo.domain.errors import EngineFailed
 from hexpo.domain.metrics import Metrics, total
 
@@ -20,7 +21,7 @@ class SharedTransfer:
     async def transfer(self, version: int) -> Metrics:
         """Returns when the engine confirmed. Raises EngineFailed if it reports another version."""
         began = time.perf_counter()
-        await self.rollout.load_weights(version)
+        await self.rollout.load_weights(Update(version=version))
         if self.rollout.version != version:
             raise EngineFailed(
                 f"the rollout engine reports version {self.rollout.version} after loading"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 
 import torch
 from hexpo.application.ports.rollout import (
@@ -20,6 +20,7 @@ from hexpo.application.ports.rollout import (
     RolloutCapabilities,
     Span,
 )
+from hexpo.application.ports.transfer import Update
 from hexpo.domain.trajectory import StopReason
 
 
@@ -61,9 +62,18 @@ class EvenEngine:
     async def resume(self) -> None:
         """Nothing was stopped."""
 
-    async def load_weights(self, version: int) -> None:
+    async def load_weights(self, update: Update) -> None:
         """A real client would tell its server; letters stay letters."""
-        self.version = version
+        self.version = update.version
+
+    async def interrupt(self, requests: Collection[str] | None = None) -> None:
+        """Answers are there at once: none can be interrupted."""
+
+    async def sleep(self) -> None:
+        """Holds no memory."""
+
+    async def wake(self) -> None:
+        """Never asleep."""
 
     async def close(self) -> None:
         """Holds nothing."""

@@ -15,6 +15,7 @@ from hexpo.adapters.models.policy import Policy, Precision
 from hexpo.adapters.rollout.embedded import Config, DecodePrecision, EmbeddedEngine, build
 from hexpo.adapters.rollout.embedded.answer import StopRule
 from hexpo.application.ports.rollout import Generation, PauseMode, Request
+from hexpo.application.ports.transfer import Update
 from hexpo.domain.errors import IllegalTransition
 from hexpo.domain.sampling import Sampling
 from hexpo.domain.trajectory import StopReason
@@ -147,9 +148,9 @@ def test_weights_cannot_be_loaded_under_running_requests() -> None:
         task = asyncio.ensure_future(engine.generate(long))
         await asyncio.sleep(0.02)
         with pytest.raises(IllegalTransition, match="pause"):
-            await engine.load_weights(1)
+            await engine.load_weights(Update(version=1))
         await engine.pause(PauseMode.ABORT)
-        await engine.load_weights(1)
+        await engine.load_weights(Update(version=1))
         assert (await task).stop is StopReason.ABORTED
 
     asyncio.run(work())
