@@ -17,7 +17,7 @@ def _within(
         if not low <= value <= high or (open_low and value == low):  # NaN lies nowhere
             bracket = "(" if open_low else "["
             raise WrongValue(
-                f"sampling.{attribute.name} is {value}; it must lie in {bracket}{low}, {high}]"
+                f"sampling.{attribute.name} is {value}; it must lie in {bracket}{low:g}, {high:g}]"
             )
 
     return check

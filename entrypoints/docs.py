@@ -13,12 +13,23 @@ from types import MappingProxyType
 import attrs
 
 from hexpo.domain.algorithms import CATALOGUES, Line, lines
+from hexpo.domain.sampling import Sampling
 from hexpo.infrastructure import find
 from hexpo.infrastructure.config.documentation import Field, fields_of, lines_under
 from hexpo.infrastructure.config.schema import FurtherModel, RunConfig, TermSection
 from hexpo.infrastructure.config.structure import is_section, members
 
-PORTS = ("prompts", "rewards", "rollout", "training", "checkpoints", "trackers", "platform")
+PORTS = (
+    "prompts",
+    "rewards",
+    "rollout",
+    "training",
+    "checkpoints",
+    "trackers",
+    "platform",
+    "cluster",
+    "transfer",
+)
 """Ports whose adapters have settings, in the order of the page."""
 
 BAR = "&#124;"
@@ -122,6 +133,9 @@ def _schema() -> Iterator[str]:
         if field.name == "algorithm":
             yield "Each of `algorithm.terms`:\n"
             yield from _table(fields_of(TermSection))
+        if field.name == "rollout":
+            yield "Of `rollout.sampling`, and of `evaluation.sampling` for what differs there:\n"
+            yield from _table(fields_of(Sampling))
         if field.name == "models":
             yield "Each of `models`:\n"
             yield from _table(fields_of(FurtherModel))

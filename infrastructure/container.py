@@ -15,6 +15,7 @@ from pathlib import Path
 from dependency_injector import containers, providers
 
 from hexpo.infrastructure import learners, parts
+from hexpo.infrastructure.config import drawing
 from hexpo.infrastructure.config.algorithm import choices_of, estimators_of, objective_of
 from hexpo.infrastructure.config.moving import moving_of
 from hexpo.infrastructure.config.schema import RunConfig
@@ -70,8 +71,8 @@ class Container(containers.DeclarativeContainer):
     # Use cases
     source = providers.Singleton(parts.fit_source, config, train_prompts, tokenizer)
     held_out = providers.Singleton(parts.fit_source, config, held_out_prompts, tokenizer)
-    sampling = providers.Singleton(parts.training_sampling, config)
-    evaluation_sampling = providers.Singleton(parts.evaluation_sampling, config)
+    sampling = providers.Singleton(drawing.training_sampling, config)
+    evaluation_sampling = providers.Singleton(drawing.evaluation_sampling, config)
     agent = providers.Singleton(parts.make_agent, config, rollout, tokenizer, sampling, "train")
     evaluation_agent = providers.Singleton(
         parts.make_agent, config, rollout, tokenizer, evaluation_sampling, "evaluate"

@@ -187,31 +187,6 @@ def make_tracker(config: RunConfig, folder: Path, console: object) -> Tracker:
     )
 
 
-def training_sampling(config: RunConfig) -> Sampling:
-    """How answers are drawn in training."""
-    chosen = config.rollout
-    return Sampling(
-        max_new_tokens=chosen.max_new_tokens,
-        min_new_tokens=chosen.min_new_tokens,
-        temperature=chosen.temperature,
-        top_p=chosen.top_p,
-        top_k=chosen.top_k,
-        min_p=chosen.min_p,
-        stop_texts=chosen.stop_texts,
-    )
-
-
-def evaluation_sampling(config: RunConfig) -> Sampling:
-    """How answers are drawn in evaluations."""
-    chosen = config.evaluation
-    return Sampling(
-        max_new_tokens=chosen.max_new_tokens or config.rollout.max_new_tokens,
-        temperature=chosen.temperature,
-        top_p=chosen.top_p,
-        stop_texts=config.rollout.stop_texts,
-    )
-
-
 def make_agent(
     config: RunConfig, rollout: RolloutEngine, tokenizer: Tokenizer, sampling: Sampling, stream: str
 ) -> AgentLoop:

@@ -6,10 +6,13 @@ builds what answers the calls. Only plain values cross, and rows of the store by
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from socket import socket
 from typing import Any, Protocol
 
 import attrs
+
+from hexpo.domain.errors import Unsupported
 
 
 @attrs.frozen(kw_only=True)
@@ -35,6 +38,8 @@ class ProcessSpec:
     needs: Resources = attrs.field(factory=lambda: Resources(cpus=1))
     share: str = ""
     """Processes of one name share their devices: together they need what the largest needs."""
+    together: str = ""
+    """Processes of one name lie on one node (a tensor-parallel group); others are spread."""
     environment: Mapping[str, str] = attrs.field(factory=dict)
     """Set before the interpreter starts."""
     python: str = ""
@@ -50,6 +55,26 @@ class Death:
     """Exception with its traceback, signal, or out of memory, in words."""
     expected: bool
     """It was stopped by its cluster."""
+    log: str = ""
+    """The file with what it wrote; empty where there is none."""
+
+
+def _no_ports() -> socket:
+    raise Unsupported("no cluster started this process, so nothing holds ports for it")
+
+
+@attrs.frozen(kw_only=True)
+class Context:
+    """What an entry learns about the place where it runs."""
+
+    name: str
+    node: str
+    """Host name."""
+    folder: str
+    """A folder of this process alone, removed after its end."""
+    hold: Callable[[], socket] = _no_ports
+    """A TCP socket bound to a free port of this node: pass it on (a store's `master_listen_fd`), or
+    keep it until another has bound the port with SO_REUSEPORT, and then close it."""
 
 
 class Process(Protocol):
@@ -103,14 +128,3 @@ class Cluster(Protocol):
     async def close(self) -> None:
         """Stop whatever runs. Safe to call twice."""
         ...
-
-
-@attrs.frozen(kw_only=True)
-class Context:
-    """What an entry learns about the place where it runs."""
-
-    name: str
-    node: str
-    """Host name."""
-    folder: str
-    """A folder of this process alone, removed after its end."""

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import attrs
 from torch import Tensor
 
+from hexpo.domain.digest import Digest as Digest
 from hexpo.domain.metrics import Metrics
 
 
@@ -25,16 +26,6 @@ class Update:
     """Where the weights are, in the transfer's own words (a folder, a group's rendezvous)."""
 
 
-@attrs.frozen(kw_only=True)
-class Digest:
-    """What was sent or received, so that both can be compared."""
-
-    tensors: int
-    bytes: int
-    checksum: str
-    """Of every tensor's name, type, shape and bytes, whatever their order."""
-
-
 @attrs.frozen(kw_only=True, eq=False)
 class Weight:
     """A piece of a tensor under the name that an exported model gives it."""
@@ -45,7 +36,7 @@ class Weight:
     tensor: Tensor
     """The local part, in the type that is sent."""
     start: int = 0
-    """Where the part begins in the first dimension."""
+    """Where the part begins in the first dimension; parts of one tensor follow each other."""
 
 
 Send = Callable[[Iterable[Weight], Update], Digest]

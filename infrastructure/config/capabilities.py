@@ -13,6 +13,7 @@ from hexpo.application.ports.rollout import RolloutCapabilities
 from hexpo.domain.catalogue import Entry, find
 from hexpo.domain.errors import HexpoError
 from hexpo.domain.kl.catalogue import ELSEWHERE, KL_ESTIMATORS
+from hexpo.infrastructure.config.drawing import training_sampling
 from hexpo.infrastructure.config.options import ADAPTERS
 from hexpo.infrastructure.config.schema import ModelRole, RunConfig, further_model
 from hexpo.infrastructure.config.structure import Problem, structure
@@ -105,8 +106,8 @@ def rollout_problems(config: RunConfig, able: RolloutCapabilities) -> Iterator[P
             f"{asked.max_staleness:g}: rollout engine {engine} reads the trainer's live weights"
             " with these options and cannot generate while they change; use 0",
         )
-    if config.rollout.stop_texts and not able.stop_texts:
-        yield Problem("rollout.stop_texts", f"rollout engine {engine} knows stop ids only")
+    if training_sampling(config).stop_texts and not able.stop_texts:
+        yield Problem("rollout.sampling.stop_texts", f"rollout engine {engine} knows stop ids only")
 
 
 def _missing_extras(config: RunConfig) -> Iterator[Problem]:

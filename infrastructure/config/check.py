@@ -11,7 +11,7 @@ from pathlib import Path
 from hexpo.domain.aggregate import Mode, Unit
 from hexpo.domain.errors import HexpoError, WrongValue
 from hexpo.domain.objective import Proximal
-from hexpo.infrastructure.config import capabilities, model, roles
+from hexpo.infrastructure.config import capabilities, drawing, model, roles
 from hexpo.infrastructure.config.algorithm import (
     admission_plan,
     estimator_of,
@@ -71,24 +71,24 @@ def group_size(config: RunConfig) -> Iterator[Problem]:
 
 def sampling(config: RunConfig) -> Iterator[Problem]:
     """The trainer has the distribution that the rollout drew from (C2)."""
-    rollout = config.rollout
+    drawn = drawing.training_sampling(config)
     for key, value, neutral in (
-        ("top_p", rollout.top_p, 1.0),
-        ("top_k", rollout.top_k, 0),
-        ("min_p", rollout.min_p, 0.0),
+        ("top_p", drawn.top_p, 1.0),
+        ("top_k", drawn.top_k, 0),
+        ("min_p", drawn.min_p, 0.0),
     ):
         if value != neutral:
             yield Problem(
-                f"rollout.{key}",
+                f"rollout.sampling.{key}",
                 f"{value} cuts tokens from the support, and the trainer computes log-probs over"
                 f" the whole vocabulary: ratios would be wrong; use {neutral:g} in training"
-                " (evaluation.* may filter)",
+                " (evaluation.sampling may filter)",
             )
-    if rollout.min_new_tokens > rollout.max_new_tokens:
+    if drawn.min_new_tokens > drawn.max_new_tokens:
         yield Problem(
-            "rollout.min_new_tokens",
-            f"{rollout.min_new_tokens} is more than rollout.max_new_tokens ="
-            f" {rollout.max_new_tokens}; lower it",
+            "rollout.sampling.min_new_tokens",
+            f"{drawn.min_new_tokens} is more than rollout.max_new_tokens ="
+            f" {drawn.max_new_tokens}; lower it",
         )
 
 

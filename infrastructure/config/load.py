@@ -11,7 +11,7 @@ import attrs
 import yaml
 
 from hexpo.domain.errors import ConfigurationError
-from hexpo.infrastructure.config import layers
+from hexpo.infrastructure.config import drawing, layers
 from hexpo.infrastructure.config.layers import Origin
 from hexpo.infrastructure.config.options import complete
 from hexpo.infrastructure.config.schema import RunConfig
@@ -25,6 +25,14 @@ from hexpo.infrastructure.config.structure import (
 
 REMOVED: Mapping[str, str] = {
     "rollout.n": "rollout.samples",
+    "rollout.top_p": "rollout.sampling.top_p",
+    "rollout.top_k": "rollout.sampling.top_k",
+    "rollout.min_p": "rollout.sampling.min_p",
+    "rollout.min_new_tokens": "rollout.sampling.min_new_tokens",
+    "rollout.stop_texts": "rollout.sampling.stop_texts",
+    "evaluation.temperature": "evaluation.sampling.temperature",
+    "evaluation.top_p": "evaluation.sampling.top_p",
+    "evaluation.max_new_tokens": "evaluation.sampling.max_new_tokens",
     "training.batch_size": "training.prompts_per_step (prompts, not sequences)",
 }
 """Keys that are gone or that other libraries use, and what to write instead."""
@@ -74,7 +82,8 @@ def load(source: Path | str | Mapping[str, Any], *, overrides: Sequence[str] = (
     options = [key for key, _ in layers.leaves(values) if ".options." in key]
     everywhere = [*keys(RunConfig), *options]
     config, problems = structure(values, RunConfig, elsewhere=everywhere)
-    problems = removed + problems + wrong_options
+    drawn = list(drawing.problems(config)) if config is not None else []
+    problems = removed + problems + wrong_options + drawn
     if config is None or problems:
         raise refuse(problems)
     return Resolved(config=config, origins=layered.origins)

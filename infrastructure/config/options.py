@@ -50,6 +50,7 @@ ADAPTERS = (
     Slot("checkpoint", "checkpoints", "kind"),
     Slot("trackers[]", "trackers", "kind"),
     Slot("platform", "platform", "kind"),
+    Slot("cluster", "cluster", "kind"),
 )
 """Where adapters are chosen."""
 
@@ -126,6 +127,7 @@ def _at(
     """Walk down to the slot and replace its `options`; what has another shape is left alone,
     because structuring will refuse it."""
     if not path:
+        section = {slot.by: section} if isinstance(section, str) else section
         if not isinstance(section, Mapping) or not isinstance(section.get(slot.by), str):
             return section
         given = section.get("options") or {}

@@ -122,18 +122,14 @@ class RolloutSection:
     """Answers a prompt."""
     temperature: float = attrs.field(default=1.0, validator=within(0, 100, open_low=True))
     """Logits are divided by it, in the rollout and in the trainer."""
-    top_p: float = attrs.field(default=1.0, validator=within(0, 1, open_low=True))
-    """Smallest mass of tokens that is kept; 1 keeps all."""
-    top_k: int = attrs.field(default=0, validator=within(0))
-    """Likeliest tokens that are kept; 0 keeps all."""
-    min_p: float = attrs.field(default=0.0, validator=within(0, 1))
-    """Tokens below this share of the likeliest are dropped; 0 keeps all."""
     max_new_tokens: int = attrs.field(default=256, validator=within(1))
     """Longest answer."""
-    min_new_tokens: int = attrs.field(default=0, validator=within(0))
-    """An answer may end only from here on (benchmarks of fixed length)."""
-    stop_texts: tuple[str, ...] = ()
-    """Texts that end an answer, beside the model's own stop ids."""
+    sampling: Mapping[str, Any] = _options()
+    """What else shapes an answer: filters, stop texts (see below)."""
+    replicas: int = attrs.field(default=0, validator=within(0))
+    """Engines in processes of their own; 0: one engine in the trainer's process."""
+    transfer: str = attrs.field(default="auto", validator=not_empty)
+    """How weights reach the engines: an adapter, or `auto` for the fastest that fits."""
     retries: int = attrs.field(default=1, validator=within(0))
     """Further tries of a rollout that raised."""
     deadline_seconds: float = attrs.field(default=600.0, validator=within(0, open_low=True))
@@ -152,6 +148,8 @@ class TrainingSection:
     """Groups in a batch; times `rollout.samples` it is the batch in sequences."""
     updates_per_batch: int = attrs.field(default=1, validator=within(1))
     """Optimizer steps that a batch is split into (mini-batches of whole groups)."""
+    ranks: int = attrs.field(default=1, validator=within(1))
+    """Processes that share the training; 1: this process."""
     epochs_per_batch: int = attrs.field(default=1, validator=within(1))
     """How often each batch is gone through."""
 
@@ -292,12 +290,10 @@ class EvaluationSection:
     """Answers a prompt."""
     k: tuple[int, ...] = attrs.field(default=(), validator=each_within(1))
     """For which k pass@k and majority@k are reported; empty: powers of two up to `samples`."""
-    temperature: float = attrs.field(default=1.0, validator=within(0, 100))
-    """Of the answers; 0 is greedy."""
-    top_p: float = attrs.field(default=1.0, validator=within(0, 1, open_low=True))
-    """Smallest mass of tokens that is kept; 1 keeps all."""
-    max_new_tokens: int | None = attrs.field(default=None, validator=within(1))
-    """Longest answer; unset: `rollout.max_new_tokens`."""
+    sampling: Mapping[str, Any] = _options()
+    """What is drawn otherwise than in training: `temperature: 0` is greedy (see below)."""
+    beside: bool = False
+    """Evaluate on a replica of its own while training goes on."""
 
 
 @attrs.frozen(kw_only=True)
@@ -322,6 +318,16 @@ class PlatformSection:
     """The platform adapter."""
     options: Mapping[str, Any] = _options()
     """The platform's own settings, such as threads."""
+
+
+@attrs.frozen(kw_only=True)
+class ClusterSection:
+    """Where the processes run, if there is more than one."""
+
+    kind: str = attrs.field(default="local", validator=not_empty)
+    """The cluster adapter."""
+    options: Mapping[str, Any] = _options()
+    """The cluster's own settings, such as an address."""
 
 
 @attrs.frozen(kw_only=True)
@@ -354,6 +360,8 @@ class RunConfig:
     """Where numbers and samples go."""
     platform: PlatformSection = PlatformSection()
     """The hardware."""
+    cluster: ClusterSection = ClusterSection()
+    """Processes beyond the first."""
 
 
 PROXIMAL: Mapping[Start, Proximal] = {

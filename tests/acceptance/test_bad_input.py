@@ -55,8 +55,8 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     ),
     "a misspelt key": (["rollout.smaples=3"], ["rollout.smaples", "did you mean 'samples'"]),
     "several conflicts": (
-        ["rollout.samples=1", "training.updates_per_batch=3", "rollout.top_p=0.5"],
-        ["3 things are wrong", "rollout.samples", "updates_per_batch", "rollout.top_p"],
+        ["rollout.samples=1", "training.updates_per_batch=3", "rollout.sampling.top_p=0.5"],
+        ["3 things are wrong", "rollout.samples", "updates_per_batch", "rollout.sampling.top_p"],
     ),
 }
 

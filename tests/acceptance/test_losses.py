@@ -84,7 +84,7 @@ def test_steps_without_a_token_to_train_change_nothing_are_counted_and_the_run_g
     """O02, A4: every answer is cut and cut answers train nothing; not a non-finite step either."""
     tiny["data"]["train"]["options"]["limit"] = 2
     run = build(
-        tiny, "run.steps=4", "algorithm.mask_cut=true", "rollout.min_new_tokens=8",
+        tiny, "run.steps=4", "algorithm.mask_cut=true", "rollout.sampling.min_new_tokens=8",
         "training.options.max_skipped_steps=1", folder=tmp_path / "run",
     )  # fmt: skip
     before = weights_of(run)

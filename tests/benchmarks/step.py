@@ -25,7 +25,7 @@ QUESTIONS = [
     f"What is {a} + {b}? Answer with just the number." for a in range(10) for b in range(10)
 ]
 PROMPTS, SAMPLES, TOKENS, LEARNING_RATE = 8, 8, 64, 1e-5
-PLAIN = {"OMP_WAIT_POLICY": "", "GLIBC_TUNABLES": "", "HEXPO_RESTARTED": ""}
+PLAIN = {"GOMP_SPINCOUNT": "", "OMP_WAIT_POLICY": "", "GLIBC_TUNABLES": "", "HEXPO_RESTARTED": ""}
 """Takes this library's process settings out of a child's environment."""
 
 
@@ -48,7 +48,7 @@ def hexpo(steps: int) -> Record:
     """The addition example with a fixed length and a random reward."""
     overrides = (
         f"rollout.max_new_tokens={TOKENS}",
-        f"rollout.min_new_tokens={TOKENS}",
+        f"rollout.sampling.min_new_tokens={TOKENS}",
         f"training.prompts_per_step={PROMPTS}",
         f"rollout.samples={SAMPLES}",
         f"training.options.learning_rate={LEARNING_RATE}",

@@ -205,7 +205,7 @@ def test_conflicts_are_refused_before_a_folder_is_made(
 ) -> None:
     """M3: nothing is left behind by a configuration that cannot run."""
     with pytest.raises(ConfigurationError, match="2 things"):
-        build(tiny, "rollout.samples=1", "rollout.top_p=0.5")
+        build(tiny, "rollout.samples=1", "rollout.sampling.top_p=0.5")
     assert not (tmp_path / "runs").exists()
 
 

@@ -38,7 +38,7 @@ def _restart(present: Mapping[str, str]) -> tuple[Sequence[str], Mapping[str, st
     return None
 
 
-PLATFORM = cpu.build(cpu.Config(threads=2, keep_memory=False))
+PLATFORM = cpu.build(cpu.Config(threads=2, spins=0, keep_memory=False))
 WANTED = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"}
 
 
@@ -85,7 +85,7 @@ def test_the_new_process_has_its_arguments_and_the_same_id() -> None:
         "from hexpo.adapters.platform import cpu\n"
         "from hexpo.infrastructure.process import with_environment\n"
         "print(os.getpid(), sys.argv[1:], os.environ.get('OMP_WAIT_POLICY'), flush=True)\n"
-        "with_environment(cpu.build(cpu.Config(threads=2)))\n"
+        "with_environment(cpu.build(cpu.Config(threads=2, spins=0)))\n"
         "print('on', 'torch' in sys.modules)\n"
     )
     environment = {name: value for name, value in os.environ.items() if name not in WANTED}

@@ -19,9 +19,10 @@ class Config:
         default=None, validator=attrs.validators.optional(attrs.validators.ge(1))
     )
     """Threads for tensor work; None: one a core that this process may use."""
-    passive_wait: bool = True
-    """Idle threads sleep instead of spinning. Spinning gains a little on an idle machine, and
-    makes everything several times slower as soon as another process runs."""
+    spins: int = attrs.field(default=10_000, validator=attrs.validators.ge(0))
+    """How often an idle thread looks for work before it sleeps (GNU's OpenMP; about 10
+    microseconds). 0: it sleeps at once, and each small product waits until it is woken. For ever,
+    the runtime's default, everything gets several times slower as soon as another process runs."""
     keep_memory: bool = True
     """Freed tensors' memory is kept for the next ones (glibc only): 10-30 % less CPU time."""
     trim_above_gib: float = attrs.field(default=3.0, validator=attrs.validators.ge(0))
@@ -54,7 +55,9 @@ class CpuPlatform:
     def environment(self) -> Mapping[str, str]:
         """Thread runtime and allocator settings; both read them once, when the process starts."""
         variables = {"OMP_NUM_THREADS": str(self._threads())}
-        if self._config.passive_wait:
+        if self._config.spins and "OMP_WAIT_POLICY" not in os.environ:
+            variables["GOMP_SPINCOUNT"] = str(self._config.spins)
+        else:
             variables["OMP_WAIT_POLICY"] = "passive"
         if self._config.keep_memory and memory.is_glibc():
             variables["GLIBC_TUNABLES"] = memory.tunables()
@@ -92,11 +95,17 @@ class CpuPlatform:
             "fp32 product": f"{rates.fp32:.0f} GFLOP/s",
             "faster precision": f"{faster} ({_why(flags)})",
             "instruction sets": " ".join(flags) or "unknown",
-            "waiting": os.environ.get("OMP_WAIT_POLICY", "default: threads spin"),
+            "waiting": _waiting(),
             "allocator": "kept" if _keeps_memory() else "default",
             "memory": f"{memory.total_bytes() / 2**30:.0f} GiB",
         }
         return Health(available=True, reason=_verdict(rates, torch.get_num_threads()), facts=facts)
+
+
+def _waiting() -> str:
+    if spins := os.environ.get("GOMP_SPINCOUNT"):
+        return f"threads look for work {spins} times, then sleep"
+    return os.environ.get("OMP_WAIT_POLICY", "default: threads spin")
 
 
 def _why(flags: tuple[str, ...]) -> str:

@@ -86,12 +86,15 @@ def test_threads_come_from_the_setting_then_the_user_then_the_machine(
     assert cpu.build(cpu.Config()).environment()["OMP_NUM_THREADS"] == usable
 
 
-def test_each_variable_has_its_switch() -> None:
-    """M2."""
-    plain = cpu.build(cpu.Config(passive_wait=False, keep_memory=False)).environment()
-    assert set(plain) == {"OMP_NUM_THREADS"}
+def test_each_variable_has_its_switch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """M2; a waiting policy that the user has set is not overruled."""
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    plain = cpu.build(cpu.Config(spins=0, keep_memory=False)).environment()
+    assert set(plain) == {"OMP_NUM_THREADS", "OMP_WAIT_POLICY"}
     full = cpu.build(cpu.Config()).environment()
-    assert full["OMP_WAIT_POLICY"] == "passive"
+    assert full["GOMP_SPINCOUNT"] == "10000"
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    assert "GOMP_SPINCOUNT" not in cpu.build(cpu.Config()).environment()
     if memory.is_glibc():
         assert "glibc.malloc.mmap_threshold=4294967296" in full["GLIBC_TUNABLES"].split(":")
 

@@ -48,7 +48,10 @@ def test_a_batch_that_does_not_split_is_refused_with_what_would(resolve: Load) -
     assert found(resolve, "training.updates_per_batch=3", "training.prompts_per_step=9") == {}
 
 
-@pytest.mark.parametrize("override", ["rollout.top_p=0.9", "rollout.top_k=5", "rollout.min_p=0.1"])
+@pytest.mark.parametrize(
+    "override",
+    ["rollout.sampling.top_p=0.9", "rollout.sampling.top_k=5", "rollout.sampling.min_p=0.1"],
+)
 def test_a_support_that_the_trainer_cannot_reproduce_is_refused(
     resolve: Load, override: str
 ) -> None:
@@ -59,7 +62,9 @@ def test_a_support_that_the_trainer_cannot_reproduce_is_refused(
 
 def test_an_evaluation_may_be_greedy_and_filtered(resolve: Load) -> None:
     """Nothing is trained on it."""
-    assert found(resolve, "evaluation.temperature=0", "evaluation.top_p=0.9") == {}
+    assert (
+        found(resolve, "evaluation.sampling.temperature=0", "evaluation.sampling.top_p=0.9") == {}
+    )
 
 
 def test_kl_in_two_places_has_to_be_said(resolve: Load) -> None:
@@ -162,7 +167,7 @@ def test_two_terms_of_one_name_are_refused(resolve: Load) -> None:
 
 def test_conflicts_are_reported_in_one_message(resolve: Load) -> None:
     """M3."""
-    config = resolve("rollout.samples=1", "rollout.top_p=0.5", "evaluation.k=[9]").config
+    config = resolve("rollout.samples=1", "rollout.sampling.top_p=0.5", "evaluation.k=[9]").config
     with pytest.raises(ConfigurationError, match="3 things are wrong") as caught:
         require_sound(config)
     assert str(caught.value).count("\n  - ") == 3
@@ -171,12 +176,14 @@ def test_conflicts_are_reported_in_one_message(resolve: Load) -> None:
 def test_what_an_engine_cannot_do_is_refused(resolve: Load) -> None:
     """O21.2, M2: with what it can do."""
     config = resolve(
-        "asynchrony.max_staleness=1", "asynchrony.on_update=keep", "rollout.stop_texts=[END]"
+        "asynchrony.max_staleness=1",
+        "asynchrony.on_update=keep",
+        "rollout.sampling.stop_texts=[END]",
     ).config
     able = RolloutCapabilities(pause_modes=frozenset({PauseMode.DRAIN}))
     message = {problem.key: problem.message for problem in rollout_problems(config, able)}
     assert "it can drain" in message["asynchrony.on_update"]
     assert "live weights" in message["asynchrony.max_staleness"]
-    assert "rollout.stop_texts" in message
+    assert "rollout.sampling.stop_texts" in message
     all_of_it = RolloutCapabilities(pause_modes=frozenset(PauseMode), stop_texts=True, overlap=True)
     assert list(rollout_problems(config, all_of_it)) == []

@@ -63,12 +63,12 @@ def test_a_key_in_the_wrong_section_is_refused_with_its_section(resolve: Load) -
     ("override", "allowed"),
     [
         ("rollout.temperature=0", "(0, 100]"),
-        ("rollout.top_p=1.5", "(0, 1]"),
+        ("rollout.sampling.top_p=1.5", "(0, 1]"),
         ("rollout.samples=0", "[1, inf)"),
         ("run.steps=-3", "[1, inf)"),
         ("algorithm.kl.coefficient=-1", "[0, inf)"),
         ("asynchrony.max_staleness=-1", "[0, inf)"),
-        ("rollout.min_p=.nan", "[0, 1]"),
+        ("rollout.sampling.min_p=.nan", "[0, 1]"),
         ("algorithm.loss.options.clip_low=-0.1", "clip_low"),
         ("training.options.learning_rate=0", "> 0"),
     ],
@@ -90,7 +90,7 @@ def test_a_value_out_of_range_is_refused_with_the_range(
         "run.steps='3'",
         "rollout.temperature=hot",
         "evaluation.before=1",
-        "rollout.stop_texts=abc",
+        "rollout.sampling.stop_texts=abc",
         "run.name=3",
         "algorithm.aggregation=token-men",
         "trackers=3",
@@ -185,16 +185,16 @@ run.name run.folder run.seed run.steps
 model.path model.precision
 data.train.kind data.evaluation.kind data.max_prompt_tokens data.on_long
 reward.kind
-rollout.engine rollout.samples rollout.temperature rollout.top_p rollout.top_k rollout.min_p
-rollout.max_new_tokens rollout.min_new_tokens rollout.stop_texts rollout.retries
-rollout.deadline_seconds
+rollout.engine rollout.samples rollout.temperature rollout.max_new_tokens rollout.sampling
+rollout.replicas rollout.transfer rollout.retries rollout.deadline_seconds
+cluster.kind training.ranks
 training.backend training.prompts_per_step training.updates_per_batch training.epochs_per_batch
 algorithm.advantage.name algorithm.loss.name algorithm.aggregation algorithm.constant
 algorithm.proximal algorithm.kl.where algorithm.kl.coefficient algorithm.kl.estimator
 algorithm.kl.unbiased algorithm.kl.target algorithm.entropy algorithm.mask_cut algorithm.terms
 asynchrony.max_staleness asynchrony.order asynchrony.window asynchrony.on_update
-evaluation.every evaluation.before evaluation.samples evaluation.k evaluation.temperature
-evaluation.top_p evaluation.max_new_tokens
+evaluation.every evaluation.before evaluation.samples evaluation.k evaluation.sampling
+evaluation.beside
 checkpoint.every checkpoint.export checkpoint.kind
 trackers platform.kind models
 algorithm.controllers algorithm.correction algorithm.shaping

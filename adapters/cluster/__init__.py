@@ -1,0 +1,1 @@
+"""Where engine processes run: on this machine, or on a Ray cluster."""

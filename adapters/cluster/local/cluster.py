@@ -1,0 +1,211 @@
+"""Starts processes on this machine, and ends them all."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import shutil
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import attrs
+from attrs.validators import gt
+
+from hexpo.adapters.cluster.local.channel import Channel
+from hexpo.adapters.cluster.local.devices import Devices, cpus, memory_gib
+from hexpo.adapters.cluster.local.process import Bounds, LocalProcess
+from hexpo.adapters.cluster.wire import room
+from hexpo.adapters.cluster.wire.logs import Tail
+from hexpo.adapters.cluster.wire.starting import all_or_none
+from hexpo.adapters.cluster.wire.warden import Warden
+from hexpo.application.ports.cluster import Cluster, Process, ProcessSpec, Resources
+from hexpo.domain.errors import EngineFailed, WrongValue
+
+_log = logging.getLogger(__name__)
+_FOLLOWED = 0.25
+"""Seconds between two looks at the logs."""
+_CHILD = "hexpo.adapters.cluster.local.child"
+
+
+@attrs.frozen(kw_only=True)
+class Config:
+    """Settings of processes on this machine."""
+
+    oversubscribe: bool = False
+    """Start processes that want more CPUs than there are, with a warning. For trying things out."""
+    accelerators: tuple[str, ...] = ()
+    """The devices that processes may get, as the platform's own variable names them."""
+    visibility: str = "CUDA_VISIBLE_DEVICES"
+    """The variable that shows a process its devices (ROCR_VISIBLE_DEVICES, ...)."""
+    start_seconds: float = attrs.field(default=600.0, validator=gt(0))
+    """How long an entry may take until its service is ready."""
+    close_seconds: float = attrs.field(default=20.0, validator=gt(0))
+    """How long a service may take to close before its process is told to end."""
+    force_seconds: float = attrs.field(default=5.0, validator=gt(0))
+    """How long a process may take to end before it is killed."""
+
+
+def build(config: Config, *, folder: Path) -> Cluster:
+    """A cluster of this machine. Args: folder: of the run; logs go to `processes` below it."""
+    return LocalCluster(config, folder=folder)
+
+
+class LocalCluster:
+    """Implements Cluster; belongs to the event loop that first starts something."""
+
+    def __init__(self, config: Config, *, folder: Path) -> None:
+        self._config, self._logs = config, folder / "processes"
+        self._bounds = Bounds(
+            start=config.start_seconds, close=config.close_seconds, force=config.force_seconds
+        )
+        self._visible = Resources(
+            cpus=cpus(), accelerators=len(config.accelerators), memory_gib=memory_gib()
+        )
+        self._devices = Devices(config.accelerators)
+        self._taken: dict[str, tuple[room.Unit, set[str]]] = {}
+        self._running: dict[str, LocalProcess] = {}
+        self._ends: set[asyncio.Task[None]] = set()
+        self._warden: Warden | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._tails: dict[str, Tail] = {}
+        self._lock = asyncio.Lock()
+        self._closed = False
+
+    async def resources(self) -> Resources:
+        """What is visible and free."""
+        taken = room.total(unit.needs for unit, _ in self._taken.values())
+        return room.left(self._visible, taken)
+
+    async def start(self, wanted: Sequence[ProcessSpec]) -> Sequence[Process]:
+        """All of them, ready to be called, or none."""
+        async with self._lock:
+            if self._closed:
+                raise EngineFailed("the cluster is closed; nothing starts any more")
+            places = await self._take(wanted)
+            if self._warden is None:
+                self._warden = await Warden.start()
+                self._following = asyncio.ensure_future(self._follow())
+            warden = self._warden
+        return await all_or_none(
+            {spec.name: self._start(spec, places[spec.name], warden) for spec in wanted},
+            undo=self._undo,
+        )
+
+    async def _take(self, wanted: Sequence[ProcessSpec]) -> dict[str, Mapping[str, str]]:
+        """Reserve devices: the variables that each process gets."""
+        units = room.units(wanted)
+        if running := [spec.name for spec in wanted if spec.name in self._running]:
+            raise WrongValue(f"processes named {', '.join(running)} run already")
+        needs, free = room.total(unit.needs for unit in units), await self.resources()
+        if self._config.oversubscribe and (more := room.over(needs, free).get("cpus")):
+            _log.warning("oversubscribed, hence slow: %s", more)
+            needs = attrs.evolve(needs, cpus=min(needs.cpus, free.cpus))
+        room.require(needs, free, self._visible, where="this machine")
+        places: dict[str, Mapping[str, str]] = {}
+        for unit in units:
+            key = unit.members[0].name
+            shown = self._devices.take(key, unit.needs.accelerators)
+            self._taken[key] = unit, {spec.name for spec in unit.members}
+            variables = (
+                {self._config.visibility: ",".join(shown)} if self._visible.accelerators else {}
+            )
+            places.update({spec.name: variables for spec in unit.members})
+        return places
+
+    def _release(self, name: str) -> None:
+        """Free what a process held, when no sharer needs it any more."""
+        self._running.pop(name, None)
+        for key, (_, members) in list(self._taken.items()):
+            members.discard(name)
+            if not members:
+                self._devices.release(key)
+                del self._taken[key]
+
+    async def _start(
+        self, spec: ProcessSpec, variables: Mapping[str, str], warden: Warden
+    ) -> LocalProcess:
+        safe = re.sub(r"[^\w.-]", "_", spec.name)
+        folder, path = warden.folder / safe, self._logs / f"{safe}.log"
+        folder.mkdir()
+        self._logs.mkdir(parents=True, exist_ok=True)
+        tail = self._tails[spec.name] = Tail(spec.name, path)
+        ours, theirs = socket.socketpair()
+        try:
+            with path.open("ab") as log:
+                process = await asyncio.create_subprocess_exec(
+                    *_command(spec, variables, theirs.fileno()),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
+                )
+        except OSError as error:
+            ours.close()
+            shutil.rmtree(folder, ignore_errors=True)
+            raise EngineFailed(f"process {spec.name!r} could not be started: {error}") from error
+        finally:
+            theirs.close()
+        started = self._running[spec.name] = LocalProcess(
+            spec,
+            process,
+            Channel(ours),
+            folder=folder,
+            tail=tail,
+            warden=warden,
+            bounds=self._bounds,
+        )
+        end = asyncio.ensure_future(self._until_ended(started))
+        self._ends.add(end)
+        end.add_done_callback(self._ends.discard)
+        await started.ready(
+            {"name": spec.name, "node": socket.gethostname(), "folder": str(folder)}
+        )
+        return started
+
+    async def _until_ended(self, process: LocalProcess) -> None:
+        await process.death()
+        self._tails.pop(process.name, None)
+        self._release(process.name)
+
+    async def _undo(self, name: str) -> None:
+        """End a process of a start that failed."""
+        process = self._running.get(name)
+        if process is not None:
+            await process.stop()
+        self._release(name)
+
+    async def _follow(self) -> None:
+        while True:
+            await asyncio.sleep(_FOLLOWED)
+            for tail in tuple(self._tails.values()):
+                tail.pass_on()
+
+    async def close(self) -> None:
+        """Stop whatever runs. Safe to call twice."""
+        self._closed = True
+        async with asyncio.TaskGroup() as stops:
+            for process in tuple(self._running.values()):
+                stops.create_task(process.stop())
+        if self._ends:
+            await asyncio.wait(self._ends)
+        async with self._lock:
+            following, self._following = self._following, None
+            warden, self._warden = self._warden, None
+        if following is not None:
+            following.cancel()
+            await asyncio.wait([following])
+        if warden is not None:
+            await warden.close()
+
+
+def _command(spec: ProcessSpec, variables: Mapping[str, str], number: int) -> list[str]:
+    """What to execute. `env` sets variables before the interpreter starts, as LD_PRELOAD needs."""
+    settings = {**variables, **spec.environment}
+    prefix = ["env", *(f"{name}={value}" for name, value in settings.items())] if settings else []
+    python = spec.python or sys.executable
+    return [*prefix, python, "-m", _CHILD, str(number), str(os.getpid())]

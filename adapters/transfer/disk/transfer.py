@@ -1,0 +1,66 @@
+"""The driver's part: settings and the folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from hexpo.adapters.transfer.wire.driver import SendAndLoad, Sender
+from hexpo.application.ports.rollout import RolloutEngine
+
+
+@attrs.frozen(kw_only=True)
+class Config:
+    """Settings of the transfer through files."""
+
+    folder: str = attrs.field(validator=attrs.validators.min_len(1))
+    """A folder that trainer and replicas all see: a path, or any URL that fsspec knows."""
+    bucket_mib: int = attrs.field(default=512, validator=attrs.validators.ge(1))
+    """Size of a file, and of what a sender or a receiver holds beside the weights."""
+    keep: int = attrs.field(default=2, validator=attrs.validators.ge(1))
+    """Versions that stay, the newest ones."""
+    bound_seconds: float = attrs.field(default=600.0, validator=attrs.validators.gt(0))
+    """Longest transfer."""
+
+
+class _Rendezvous:
+    overlaps = False
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    def open(self, version: int, readers: Sequence[str]) -> Mapping[str, Any]:
+        """The same folder each time."""
+        config = self._config
+        size = config.bucket_mib * 2**20
+        return {"folder": config.folder, "keep": config.keep, "bucket": size}
+
+    def failed(self) -> None:
+        """A cut version has no index, and its next attempt starts afresh."""
+
+    def close(self) -> None:
+        """The newest versions stay: they are the user's."""
+
+
+def build(
+    config: Config,
+    *,
+    training: Sender,
+    replicas: Mapping[str, RolloutEngine],
+    readers: Callable[[], Sequence[str]] | None = None,
+) -> SendAndLoad:
+    """A transfer through a folder.
+
+    Args: training: sends, by the sender of this folder.
+        replicas: load, by its receivers; keys name them in errors.
+        readers: not needed here.
+    """
+    return SendAndLoad(
+        _Rendezvous(config),
+        training=training,
+        replicas=replicas,
+        readers=readers,
+        bound_seconds=config.bound_seconds,
+    )

@@ -1,0 +1,16 @@
+"""What all transfers share: whole tensors, buckets, bounded waits, the driver's protocol."""
+
+from hexpo.adapters.transfer.wire.buckets import Packer, unpacked
+from hexpo.adapters.transfer.wire.driver import Rendezvous, SendAndLoad, Sender
+from hexpo.adapters.transfer.wire.stream import whole
+from hexpo.adapters.transfer.wire.waiting import wait_until
+
+__all__ = [
+    "Packer",
+    "Rendezvous",
+    "SendAndLoad",
+    "Sender",
+    "unpacked",
+    "wait_until",
+    "whole",
+]

@@ -1,0 +1,110 @@
+"""A rollout in another process keeps the contract of rollouts: the whole suite, through a service
+and a proxy, with every value encoded and decoded on its way."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import attrs
+import pytest
+
+from hexpo.adapters.cluster.wire.codec import decode, encode
+from hexpo.adapters.cluster.wire.failures import revived
+from hexpo.adapters.cluster.wire.service import answer
+from hexpo.adapters.rollout.wire import RemoteRollout, RolloutService
+from hexpo.application.ports.cluster import Death
+from hexpo.domain.errors import EngineFailed
+
+
+class InMemory:
+    """A process that is none: calls cross as bytes."""
+
+    name, pid = "replica", 0
+
+    def __init__(self, service: object) -> None:
+        self._service = service
+        self._dead: asyncio.Future[Death] | None = None
+
+    async def call(self, method: str, *arguments: Any, **options: Any) -> Any:
+        parts = [bytes(part) for part in encode((method, arguments, options))]
+        returned, parts_back = await answer(self._service, parts)
+        value = decode([bytearray(part) for part in parts_back])
+        if not returned:
+            raise revived(value, name=self.name)
+        return value
+
+    async def death(self) -> Death:
+        return await asyncio.get_running_loop().create_future()
+
+    async def stop(self) -> None:
+        """Nothing runs."""
+
+
+def _suite() -> ModuleType:
+    path = Path(__file__).with_name("test_rollout.py")
+    spec = importlib.util.spec_from_file_location("suite_of_rollouts", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+SUITE = _suite()
+
+
+def elsewhere() -> Any:
+    """The embedded engine behind the wire."""
+    bench = SUITE.embedded()
+    engine = bench.engine
+    remote = RemoteRollout(
+        InMemory(RolloutService(engine)), capabilities=engine.capabilities, version=engine.version
+    )
+    return attrs.evolve(bench, engine=remote)
+
+
+def _cases() -> Iterator[Any]:
+    """Every test of the suite, with each set of its further parameters."""
+    for name, test in vars(SUITE).items():
+        marks = [mark for mark in getattr(test, "pytestmark", []) if mark.name == "parametrize"]
+        if not name.startswith("test_") or not any(m.args[0] == "open_bench" for m in marks):
+            continue
+        if "tells_every_waiter" in name:
+            continue  # below: a cause does not cross, its words do
+        others = [mark for mark in marks if mark.args[0] != "open_bench"]
+        for values in itertools.product(*(mark.args[1] for mark in others)):
+            given: dict[str, Any] = {}
+            for mark, value in zip(others, values, strict=True):
+                names = mark.args[0]
+                many = not isinstance(names, str)
+                given.update(zip(names, value, strict=True) if many else {names: value})
+            yield pytest.param(test, given, id=" ".join([name, *map(str, given.values())])[:110])
+
+
+@pytest.mark.parametrize(("test", "given"), list(_cases()))
+def test_a_rollout_behind_a_process_keeps_the_contract(
+    test: Callable[..., None], given: dict[str, Any]
+) -> None:
+    """Ids, log-probs, spans, streams, cancellation, pauses, updates, priorities."""
+    test(open_bench=elsewhere, **given)
+
+
+def test_an_engine_that_fails_over_there_tells_every_waiter_why() -> None:
+    """F5: the type, the words, and the traceback as a note."""
+    bench = elsewhere()
+
+    async def work(engine: RemoteRollout) -> None:
+        bench.break_it()
+        calls = [engine.generate(SUITE.request(str(i))) for i in range(2 * SUITE.SLOTS)]
+        for error in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(error, EngineFailed)
+            assert "broken" in str(error)
+            assert any("RuntimeError: broken" in note for note in error.__notes__)
+
+    SUITE.run(bench, work)

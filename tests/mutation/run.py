@@ -1,0 +1,189 @@
+"""How many small faults of the domain do its tests find?
+
+    python tests/mutation/run.py [--sample 500] [--seed 0] [--workers 2] [--all]
+
+Wrong versions of all modules are drawn evenly by a seed. Each is tried in a process that is forked
+from one with torch loaded: the module is replaced while it is imported, and the tests that name it
+run until one fails. Prints the share that was found with its 95 % lower bound (Wilson), and every
+survivor; some of them change nothing that can be observed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import concurrent.futures
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import math
+import os
+import random
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from mutants import Mutant, mutants, mutated
+
+ROOT = Path(__file__).resolve().parents[2]
+DOMAIN, TESTS = ROOT / "domain", ROOT / "tests/domain"
+LIMIT_SECONDS = 120
+
+
+def main() -> None:
+    """Print a line a mutant, and the result."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--sample", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--all", action="store_true", help="every mutant, not a sample")
+    parser.add_argument("--only", default="", help="modules whose path holds this text")
+    arguments = parser.parse_args()
+    _preload()
+    if (unchanged := _failing()) is not None:
+        sys.exit(f"the tests of {unchanged} fail as it is: nothing can be said of its mutants")
+    files = sorted(path for path in DOMAIN.rglob("*.py") if path.name != "__init__.py")
+    every = [one for path in files if arguments.only in str(path) for one in mutants(path)]
+    drawn = every
+    if not arguments.all:
+        drawn = random.Random(arguments.seed).sample(every, min(arguments.sample, len(every)))
+    print(f"{len(drawn)} of {len(every)} mutants of {len(files)} modules", flush=True)
+    found, survivors = 0, []
+    with concurrent.futures.ThreadPoolExecutor(arguments.workers) as pool:
+        for number, (mutant, is_found) in enumerate(pool.map(_try, drawn), start=1):
+            found += is_found
+            if not is_found:
+                survivors.append(mutant)
+            state = "found   " if is_found else "SURVIVED"
+            where = mutant.path.relative_to(ROOT)
+            print(f"{number:4} {state} {where}:{mutant.line}  {mutant.what[:110]}", flush=True)
+    low = lower_bound(found, len(drawn))
+    print(f"found {found} of {len(drawn)} = {found / len(drawn):.3f}, 95 % lower bound {low:.3f}")
+
+
+def lower_bound(found: int, of: int) -> float:
+    """Wilson's 95 % lower bound of a share (one-sided 97.5 %)."""
+    z, share = 1.959964, found / of
+    middle = share + z * z / (2 * of)
+    width = z * math.sqrt(share * (1 - share) / of + z * z / (4 * of * of))
+    return (middle - width) / (1 + z * z / of)
+
+
+def tests_of(path: Path) -> list[Path]:
+    """Test files that name the module, those of its own folder first."""
+    module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    package = path.relative_to(DOMAIN).parent
+    names = _defined(path)
+    chosen = []
+    for test in sorted(TESTS.rglob("test_*.py")):
+        text = test.read_text(encoding="utf-8")
+        imported = _imported(text)
+        is_near = package != Path() and test.is_relative_to(TESTS / package)
+        if is_near or f"hexpo.{module}" in text or names & imported:
+            chosen.append((not is_near, path.stem not in test.name, str(test), test))
+    return [test for *_, test in sorted(chosen)] or sorted(TESTS.glob("test_*.py"))
+
+
+def _defined(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    return {node.name for node in tree.body if isinstance(node, kinds)}
+
+
+def _imported(text: str) -> set[str]:
+    return {
+        alias.name
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hexpo.domain")
+        for alias in node.names
+    }
+
+
+def _failing() -> Path | None:
+    """A module whose tests fail without any change: then none of its mutants counts."""
+    for path in (DOMAIN / "aggregate.py", DOMAIN / "schedule/gate.py"):
+        child = os.fork()
+        if child == 0:
+            _run(None, [str(test) for test in tests_of(path)])
+        if _ended(child):
+            return path.relative_to(ROOT)
+    return None
+
+
+def _try(mutant: Mutant) -> tuple[Mutant, bool]:
+    """Whether the tests find it: one fails, does not import, or does not end."""
+    tests = [str(test) for test in tests_of(mutant.path)]
+    child = os.fork()
+    if child == 0:
+        _run(mutant, tests)
+    return mutant, _ended(child) != 0
+
+
+def _run(mutant: Mutant | None, tests: Sequence[str]) -> None:
+    """In the child: never returns."""
+    import pytest
+
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    if mutant is not None:
+        sys.meta_path.insert(0, _Replacing(mutant))
+    code = 1
+    try:
+        options = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow and not demo"]
+        code = int(pytest.main([*options, *tests]))
+    finally:
+        os._exit(min(code, 1) if code != 5 else 0)
+
+
+def _ended(child: int) -> int:
+    end = time.monotonic() + LIMIT_SECONDS
+    while time.monotonic() < end:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return status
+        time.sleep(0.02)
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+    return 1
+
+
+class _Replacing(importlib.abc.MetaPathFinder):
+    """Imports one module from its mutated tree."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        parts = mutant.path.relative_to(ROOT).with_suffix("").parts
+        self._name, self._mutant = ".".join(("hexpo", *parts)), mutant
+
+    def find_spec(
+        self, name: str, path: object = None, target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The loader, for that one name."""
+        if name != self._name:
+            return None
+        loader = _Loader(name, self._mutant)
+        return importlib.util.spec_from_file_location(name, self._mutant.path, loader=loader)
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    def __init__(self, name: str, mutant: Mutant) -> None:
+        super().__init__(name, str(mutant.path))
+        self._mutant = mutant
+
+    def get_code(self, fullname: str) -> object:  # type: ignore[override]
+        return compile(mutated(self._mutant), str(self._mutant.path), "exec")
+
+
+def _preload() -> None:
+    """What every child would load again; nothing of hexpo, whose modules are replaced."""
+    import hypothesis  # noqa: F401
+    import pytest  # noqa: F401
+    import tensordict  # noqa: F401
+    import torch
+
+    torch.set_num_threads(1)
+
+
+if __name__ == "__main__":
+    main()
