@@ -80,6 +80,7 @@ class Run:
         self._prepare_folder()
         try:
             self._fail_early()
+            await self.container.processes().start()
             trainer = self.container.trainer()
             self._loop = asyncio.get_running_loop()
             if self._stop_asked:
@@ -107,6 +108,7 @@ class Run:
             self._fail_early()
             if self.container.held_out_prompts() is None:
                 raise _nothing_held_out()
+            await self.container.processes().start()
             await self._load_newest()
             evaluator = self.container.evaluator()
             if evaluator is None:
@@ -133,6 +135,7 @@ class Run:
 
     async def open_conversation(self) -> Conversation:
         """Load the newest checkpoint and start a dialogue. Call `close` in the end."""
+        await self.container.processes().start()
         await self._load_newest()
         return Conversation(
             self.container.rollout(),

@@ -20,6 +20,7 @@ from hexpo.infrastructure.config.algorithm import choices_of, estimators_of, obj
 from hexpo.infrastructure.config.moving import moving_of
 from hexpo.infrastructure.config.schema import RunConfig
 from hexpo.infrastructure.opened import Opened
+from hexpo.infrastructure.processes import Processes
 
 
 class Container(containers.DeclarativeContainer):
@@ -54,7 +55,15 @@ class Container(containers.DeclarativeContainer):
     tokenizer = providers.Singleton(parts.make_tokenizer, config)
     policy = providers.Singleton(parts.make_policy, config, platform)
     store = providers.Singleton(parts.make_store)
-    rollout = providers.Singleton(parts.make_rollout, config, policy, tokenizer, opened)
+    processes = providers.Singleton(Processes, config, folder, platform, opened)
+    rollout = providers.Singleton(
+        parts.make_rollout,
+        config,
+        policy.provider,
+        tokenizer,
+        opened,
+        processes.provided.replicas,
+    )
     training = providers.Singleton(
         parts.make_training, config, policy, store, tokenizer, platform, columns, opened
     )
@@ -64,7 +73,9 @@ class Container(containers.DeclarativeContainer):
     teacher = providers.Singleton(
         learners.make_teacher, config, store, tokenizer, platform, columns
     )
-    transfer = providers.Singleton(parts.make_transfer, rollout)
+    transfer = providers.Singleton(
+        parts.make_transfer, config, training, rollout, processes.provided.replicas, opened
+    )
     checkpoints = providers.Singleton(parts.make_checkpoints, config, folder)
     tracker = providers.Singleton(parts.make_tracker, config, folder, console)
 

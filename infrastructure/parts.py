@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ from hexpo.infrastructure.config.schema import (
     Adapter,
     RunConfig,
 )
+from hexpo.infrastructure.config.sharing import platform_options, transfer_of
 from hexpo.infrastructure.config.structure import structure
 from hexpo.infrastructure.opened import Opened
 from hexpo.infrastructure.runs import CHECKPOINTS
@@ -66,7 +67,7 @@ def make(port: str, kind: str, options: Mapping[str, Any], **runtime: Any) -> An
 
 def make_platform(config: RunConfig) -> Platform:
     """The hardware, its running process prepared."""
-    platform: Platform = make("platform", config.platform.kind, config.platform.options)
+    platform: Platform = make("platform", config.platform.kind, platform_options(config))
     platform.prepare()
     return platform
 
@@ -124,13 +125,32 @@ def make_store() -> RowStore:
 
 
 def make_rollout(
-    config: RunConfig, policy: Policy, tokenizer: Tokenizer, opened: Opened
+    config: RunConfig,
+    policy: Callable[[], Policy],
+    tokenizer: Tokenizer,
+    opened: Opened,
+    replicas: Mapping[str, RolloutEngine],
 ) -> RolloutEngine:
-    """The engine that generates."""
+    """The engine that generates: in this process, or all replicas as one.
+
+    Args: policy: makes or gives the trainer's own; not called where engines have copies.
+    """
+    if replicas:
+        return opened.keep(as_one(replicas))
     rollout: RolloutEngine = make(
-        "rollout", config.rollout.engine, config.rollout.options, policy=policy, tokenizer=tokenizer
+        "rollout",
+        config.rollout.engine,
+        config.rollout.options,
+        policy=policy(),
+        tokenizer=tokenizer,
     )
     return opened.keep(rollout)
+
+
+def as_one(replicas: Mapping[str, RolloutEngine]) -> RolloutEngine:
+    """Several engines behind one port."""
+    (only,) = replicas.values()
+    return only
 
 
 def make_training(
@@ -162,10 +182,19 @@ def make_training(
     return opened.keep(training)
 
 
-def make_transfer(rollout: RolloutEngine) -> WeightTransfer:
-    """Within one process the rollout reads the trainer's own weights."""
-    transfer: WeightTransfer = make("transfer", "shared", {}, rollout=rollout)
-    return transfer
+def make_transfer(
+    config: RunConfig,
+    training: TrainingEngine,
+    rollout: RolloutEngine,
+    replicas: Mapping[str, RolloutEngine],
+    opened: Opened,
+) -> WeightTransfer:
+    """From the trainer to whoever generates."""
+    kind = transfer_of(config).kind
+    if kind == "shared":
+        transfer: WeightTransfer = make("transfer", kind, {}, rollout=rollout)
+        return transfer
+    return opened.keep(make("transfer", kind, {}, training=training, replicas=replicas))
 
 
 def make_checkpoints(config: RunConfig, folder: Path) -> CheckpointStore:
@@ -244,7 +273,7 @@ def make_evaluator(
     if source is None:
         return None
     chosen = config.evaluation
-    return Evaluator(source, player, rollout, samples=chosen.samples, ks=chosen.k or None)
+    return Evaluator(source, player, rollout, samples=chosen.samples)
 
 
 def make_trainer(

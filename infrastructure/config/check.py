@@ -200,11 +200,11 @@ def evaluation(config: RunConfig) -> Iterator[Problem]:
             "evaluation.every",
             f"{chosen.every}, but there are no held-out prompts; set data.evaluation, or 0 here",
         )
-    if above := [k for k in chosen.k if k > chosen.samples]:
+    if chosen.beside and config.rollout.replicas < 2:
         yield Problem(
-            "evaluation.k",
-            f"pass@{above[0]} needs {above[0]} answers a prompt, evaluation.samples is"
-            f" {chosen.samples}; use evaluation.samples={max(above)}",
+            "evaluation.beside",
+            f"needs a replica that training can spare; rollout.replicas is"
+            f" {config.rollout.replicas}, use at least 2",
         )
 
 

@@ -30,6 +30,7 @@ REMOVED: Mapping[str, str] = {
     "rollout.min_p": "rollout.sampling.min_p",
     "rollout.min_new_tokens": "rollout.sampling.min_new_tokens",
     "rollout.stop_texts": "rollout.sampling.stop_texts",
+    "evaluation.k": "nothing: powers of two up to evaluation.samples are reported",
     "evaluation.temperature": "evaluation.sampling.temperature",
     "evaluation.top_p": "evaluation.sampling.top_p",
     "evaluation.max_new_tokens": "evaluation.sampling.max_new_tokens",

@@ -31,17 +31,6 @@ def within(
     return check
 
 
-def each_within(low: float, high: float = float("inf")) -> Check:
-    """A sequence of numbers in [low, high]."""
-    check_one = within(low, high)
-
-    def check(instance: Any, attribute: attrs.Attribute[Any], values: Any) -> None:
-        for value in values:
-            check_one(instance, attribute, value)
-
-    return check
-
-
 def not_empty(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
     """A text or sequence with something in it."""
     if not value:

@@ -20,7 +20,7 @@ from hexpo.domain.kl.term import Target
 from hexpo.domain.objective import Proximal
 from hexpo.domain.schedule import Order
 from hexpo.domain.shaping.groups import Flat
-from hexpo.infrastructure.config.ranges import each_within, not_empty, within
+from hexpo.infrastructure.config.ranges import not_empty, within
 
 
 class KLPlace(Enum):
@@ -130,6 +130,8 @@ class RolloutSection:
     """Engines in processes of their own; 0: one engine in the trainer's process."""
     transfer: str = attrs.field(default="auto", validator=not_empty)
     """How weights reach the engines: an adapter, or `auto` for the fastest that fits."""
+    probe_every: int = attrs.field(default=0, validator=within(0))
+    """Steps between probes that compare every engine's log-probs with the trainer's; 0: none."""
     retries: int = attrs.field(default=1, validator=within(0))
     """Further tries of a rollout that raised."""
     deadline_seconds: float = attrs.field(default=600.0, validator=within(0, open_low=True))
@@ -288,8 +290,6 @@ class EvaluationSection:
     """Evaluate once before the first step."""
     samples: int = attrs.field(default=1, validator=within(1))
     """Answers a prompt."""
-    k: tuple[int, ...] = attrs.field(default=(), validator=each_within(1))
-    """For which k pass@k and majority@k are reported; empty: powers of two up to `samples`."""
     sampling: Mapping[str, Any] = _options()
     """What is drawn otherwise than in training: `temperature: 0` is greedy (see below)."""
     beside: bool = False

@@ -19,6 +19,8 @@ class Config:
         default=None, validator=attrs.validators.optional(attrs.validators.ge(1))
     )
     """Threads for tensor work; None: one a core that this process may use."""
+    sharers: int = attrs.field(default=1, validator=attrs.validators.ge(1))
+    """Processes that compute at the same time and share the cores; a run sets it itself."""
     spins: int = attrs.field(default=10_000, validator=attrs.validators.ge(0))
     """How often an idle thread looks for work before it sleeps (GNU's OpenMP; about 10
     microseconds). 0: it sleeps at once, and each small product waits until it is woken. For ever,
@@ -50,7 +52,9 @@ class CpuPlatform:
         if self._config.threads is not None:
             return self._config.threads
         wanted = os.environ.get("OMP_NUM_THREADS")
-        return cores.threads_of(wanted) if wanted else cores.count_cores().usable
+        if wanted:
+            return cores.threads_of(wanted)
+        return max(1, cores.count_cores().usable // self._config.sharers)
 
     def environment(self) -> Mapping[str, str]:
         """Thread runtime and allocator settings; both read them once, when the process starts."""

