@@ -5,9 +5,9 @@ What crosses is plain: the configuration as a mapping, and the transfer that bri
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 from hexpo.adapters.models.policy import Policy
@@ -15,7 +15,6 @@ from hexpo.adapters.rollout.wire import ReceivingRollout, RolloutService, fill, 
 from hexpo.application.ports.cluster import Context, ProcessSpec, Resources
 from hexpo.application.ports.platform import Platform
 from hexpo.application.ports.rollout import RolloutEngine
-from hexpo.application.ports.tokenizer import Tokenizer
 from hexpo.application.ports.transfer import Digest, Receive, Send, Update
 from hexpo.infrastructure import find, parts
 from hexpo.infrastructure.config.load import refuse
@@ -56,12 +55,12 @@ def rollout_specs(
 
 
 async def rollout_replica(value: Mapping[str, Any], context: Context) -> RolloutService:
-    """Entry: a rollout engine with a model of its own, whose weights a transfer brings."""
+    """Entry: a rollout engine with weights of its own, which a transfer brings."""
     quieten()
     config = _config(value["config"])
     transfer = value.get("transfer")
-    receive = None if transfer is None else receiver_of(transfer["kind"], reader=context.name)
-    return RolloutService(await asyncio.to_thread(_rollout, config, receive))
+    offered = _Offered(config, "" if transfer is None else transfer["kind"], context.name)
+    return await offered.service()
 
 
 def sender_of(kind: str) -> Send:
@@ -84,35 +83,66 @@ def _config(values: Mapping[str, Any]) -> RunConfig:
     return config
 
 
-def _rollout(config: RunConfig, receive: Receive | None) -> RolloutEngine:
-    """The engine; what its `build` names is made, and nothing else."""
-    module = find.adapter("rollout", config.rollout.engine)
-    offered = _Offered(config, receive)
-    makers: Mapping[str, Callable[[], Any]] = {
-        "policy": offered.policy,
-        "tokenizer": offered.tokenizer,
-        "platform": offered.platform,
-        "model": lambda: config.model.path,
-        "precision": lambda: config.model.precision,
-        "receive": lambda: receive,
-    }
-    wanted = inspect.signature(module.build).parameters
-    runtime = {name: make() for name, make in makers.items() if name in wanted}
-    engine: RolloutEngine = parts.make(
-        "rollout", config.rollout.engine, config.rollout.options, **runtime
-    )
-    if receive is None or "receive" in wanted:
-        return engine
-    return ReceivingRollout(engine, offered.fill)
-
-
 class _Offered:
-    """What a rollout engine may ask for, each made once and only if it does."""
+    """What a rollout engine may ask for: its `build` names it, and nothing else is made."""
 
-    def __init__(self, config: RunConfig, receive: Receive | None) -> None:
-        self._config, self._receive = config, receive
+    def __init__(self, config: RunConfig, transfer: str, name: str) -> None:
+        """Args: transfer: the kind that brings weights; empty: they never change. name: this
+        process's."""
+        self._config, self._transfer, self._name = config, transfer, name
         self._platform: Platform | None = None
         self._policy: Policy | None = None
+
+    async def service(self) -> RolloutService:
+        """The engine, composed. One that names a `receiver` takes weights in by itself; another
+        reads a policy, which is filled."""
+        module = find.adapter("rollout", self._config.rollout.engine)
+        made = parts.make(
+            "rollout",
+            self._config.rollout.engine,
+            self._config.rollout.options,
+            **self._asked(module.build),
+        )
+        engine: RolloutEngine = await made if inspect.isawaitable(made) else made
+        readers = self._readers(module)
+        if self._transfer and "receiver" not in inspect.signature(module.build).parameters:
+            engine = self._receiving(engine)
+        return RolloutService(engine, readers=readers)
+
+    def _asked(self, build: Callable[..., Any]) -> dict[str, Any]:
+        makers: Mapping[str, Callable[[], Any]] = {
+            "policy": self.policy,
+            "platform": self.platform,
+            "tokenizer": lambda: parts.make_tokenizer(self._config),
+            "model": lambda: self._config.model.path,
+            "precision": lambda: self._config.model.precision,
+            "receiver": self._receiver,
+            "reader": lambda: self._name,
+        }
+        asked = inspect.signature(build).parameters
+        return {name: make() for name, make in makers.items() if name in asked}
+
+    def _readers(self, module: ModuleType) -> tuple[str, ...]:
+        """Names by which updates list this replica: several where its ranks read for themselves."""
+        naming = getattr(module, "readers", None)
+        if naming is None:
+            return (self._name,)
+        config, problems = structure(self._config.rollout.options, module.Config)
+        if config is None:
+            raise refuse(problems)
+        return tuple(naming(config, self._name))
+
+    def _receiver(self) -> str:
+        """The module whose `build_receiver` reads the transfer."""
+        return find.adapter("transfer", self._transfer).__name__ if self._transfer else ""
+
+    def _receiving(self, engine: RolloutEngine) -> RolloutEngine:
+        receive = receiver_of(self._transfer, reader=self._name)
+
+        def fill_policy(update: Update) -> Digest:
+            return fill(policy_targets(self.policy()), receive(update))
+
+        return ReceivingRollout(engine, fill_policy)
 
     def platform(self) -> Platform:
         """Prepared."""
@@ -126,13 +156,3 @@ class _Offered:
             self._policy = parts.make_policy(self._config, self.platform())
             self._policy.module.requires_grad_(requires_grad=False)
         return self._policy
-
-    def tokenizer(self) -> Tokenizer:
-        """The model's."""
-        return parts.make_tokenizer(self._config)
-
-    def fill(self, update: Update) -> Digest:
-        """Write an update into the policy."""
-        if self._receive is None:
-            return Digest(tensors=0, bytes=0, checksum="")
-        return fill(policy_targets(self.policy()), self._receive(update))

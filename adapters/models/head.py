@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from hexpo.adapters.models.kernels import Kernels, LabelLogprobs
+from hexpo.adapters.models.sums import sum_of
 from hexpo.domain.errors import WrongValue
 
 Loss = Callable[[slice, Tensor, Tensor], Tensor]
@@ -73,6 +74,9 @@ class Head:
     def one_pass(self, hidden_MH: Tensor, labels_M: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
         """The sum of a separable loss over chunks; gradients are ready when it returns.
 
+        A weight that has a sum (see `sums`) gets its gradient there at once: backward of anything
+        but the loss itself would be wrong for it.
+
         Returns: the loss, whose backward hands the gradients out, and (2, M) fp32, the loss's
             gradient in each token's log-prob and entropy.
         """
@@ -113,18 +117,23 @@ class _Gradients:
     def __init__(self, head: Head, hidden_MH: Tensor, *, of_weight: bool) -> None:
         self._kernels, self._weight_VH = head.kernels, head.weight_VH
         self.hidden_MH = torch.empty_like(hidden_MH)
-        self._sum_VH = torch.zeros_like(head.weight_VH, dtype=torch.float32) if of_weight else None
+        self._own = sum_of(head.weight_VH) is None
+        self._sum_VH: Tensor | None = None
+        if of_weight:
+            fresh = torch.zeros_like(head.weight_VH, dtype=torch.float32) if self._own else None
+            self._sum_VH = fresh if fresh is not None else sum_of(head.weight_VH)
 
     def add(self, span: slice, gradient_NV: Tensor, hidden_NH: Tensor) -> None:
         torch.mm(gradient_NV, self._weight_VH.detach(), out=self.hidden_MH[span])
         if self._sum_VH is not None:
-            kernels = self._kernels
-            gradient_VN = kernels.transpose(gradient_NV) if kernels.tiles else gradient_NV.t()
-            self._sum_VH += gradient_VN @ hidden_NH
+            self._kernels.add_product_(self._sum_VH, gradient_NV, hidden_NH)
 
     @property
     def weight_VH(self) -> Tensor | None:
-        return None if self._sum_VH is None else self._sum_VH.to(self._weight_VH.dtype)
+        """None, too, where the weight has a sum: the gradient is in it."""
+        if self._sum_VH is None or not self._own:
+            return None
+        return self._sum_VH.to(self._weight_VH.dtype)
 
 
 class _TwoPass(Function):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -49,7 +48,7 @@ class LlamaForward:
         embedding = self._model.embed_tokens
         if not len(layout.tokens_N):
             return embedding.weight.new_zeros(0, self._spec.hidden)  # type: ignore[no-any-return]
-        x_NH = F.embedding(layout.tokens_N, embedding.weight, embedding.padding_idx)
+        x_NH = functions.embedding(embedding.weight, layout.tokens_N, embedding.padding_idx)
         length = int(layout.positions_N.max()) + 1
         cos, sin = rope_tables(length, self._spec.head_dim, self._spec.rope_theta)
         place = (layout.positions_N, cos, sin, layout.segments)
@@ -110,6 +109,5 @@ class LlamaForward:
             return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
         weights = [linear.weight for linear in linears]
         biases = [linear.bias for linear in linears if linear.bias is not None]
-        weight = torch.cat(weights) if len(weights) > 1 else weights[0]
         bias = torch.cat(biases) if biases else None
-        return functions.linear(self._kernels, x, weight, bias)
+        return functions.linear(self._kernels, x, weights, bias)

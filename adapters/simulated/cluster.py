@@ -10,8 +10,8 @@ from typing import Any
 import attrs
 
 from hexpo.adapters.cluster.wire import ports, room
-from hexpo.adapters.cluster.wire.codec import decode, encode
-from hexpo.adapters.cluster.wire.failures import revived
+from hexpo.adapters.cluster.wire.codec import Part, decode, encode
+from hexpo.adapters.cluster.wire.failures import failure, revived
 from hexpo.adapters.cluster.wire.service import answer, close, compose, dead
 from hexpo.adapters.cluster.wire.starting import all_or_none
 from hexpo.application.ports.cluster import Context, Death, Process, ProcessSpec, Resources
@@ -33,6 +33,11 @@ class Config:
 def build(config: Config) -> SimulatedCluster:
     """An empty cluster."""
     return SimulatedCluster(config)
+
+
+def _sent(parts: Sequence[Part]) -> list[bytearray]:
+    """Parts as they arrive: memory of their own."""
+    return [bytearray(part) for part in parts]
 
 
 class SimulatedProcess:
@@ -57,12 +62,12 @@ class SimulatedProcess:
 
     async def compose(self, context: Context) -> None:
         """Make the service."""
-        self._service = await compose(self.spec.entry, decode(encode(self.spec.value)), context)
+        self._service = await compose(self.spec.entry, decode(_sent(encode(self.spec.value))), context)
 
     async def call(self, method: str, *arguments: Any, **options: Any) -> Any:
         """Call a method of the service."""
         if not self._death.done():
-            sent = encode((method, arguments, options))
+            sent = _sent(encode((method, arguments, options)))
             task = asyncio.ensure_future(answer(self._service, sent))
             self._calls.add(task)
             try:
@@ -71,7 +76,7 @@ class SimulatedProcess:
                     returned, parts = task.result()
                     if not returned:
                         raise revived(decode(parts), name=self.name)
-                    return decode(parts)
+                    return decode(_sent(parts))
             finally:
                 self._calls.discard(task)
                 task.cancel()
@@ -149,7 +154,8 @@ class SimulatedCluster:
                 raise EngineFailed(
                     f"process {spec.name!r} was not ready after {self._config.start_seconds:g} s"
                 )
-            composing.result()
+            if error := composing.exception():
+                raise revived(failure(error), name=spec.name)
         finally:
             composing.cancel()
             dying.cancel()

@@ -110,8 +110,9 @@ class SimulatedFleet:
             self._jobs.pop(request.id, None)
             self._leave(request.session)
         if sampled == job.ids:
-            return self._answer(request, job, sampled, self._ending(request))
-        stop = StopReason.TIMEOUT if is_late else StopReason.ABORTED
+            stop = StopReason.LENGTH if job.is_cut else StopReason.STOP
+        else:
+            stop = StopReason.TIMEOUT if is_late else StopReason.ABORTED
         return self._answer(request, job, sampled, stop)
 
     @staticmethod
@@ -184,20 +185,16 @@ class SimulatedFleet:
 
     def _job(self, request: Request) -> Job:
         grain = self.settings.grain
-        whole = -(-self._length(request) // grain)
+        left = max(1, round(self._length(request) / grain) - request.given)
         budget = request.sampling.max_new_tokens
         return Job(
-            ids=max(1, min(whole - request.given, budget)),
+            ids=min(left, budget),
+            is_cut=left > budget,
             done=asyncio.get_running_loop().create_future(),
             session=request.session,
             prompt_tokens=self.settings.prompt_tokens,
             given_tokens=request.given * grain,
         )
-
-    def _ending(self, request: Request) -> StopReason:
-        whole = -(-self._length(request) // self.settings.grain)
-        left = request.given + request.sampling.max_new_tokens
-        return StopReason.LENGTH if whole > left else StopReason.STOP
 
     def _answer(
         self, request: Request, job: Job, sampled: int, stop: StopReason

@@ -112,7 +112,7 @@ class Lengths:
         """Tokens of the whole answer, at least 1."""
         place = _place(request.seed)
         if self.kinship:
-            shared = _NORMAL.inv_cdf(_place(seed_for("prompt", request.session)))
+            shared = _NORMAL.inv_cdf(_place(seed_for(request.session)))
             own = _NORMAL.inv_cdf(place)
             mixed = math.sqrt(self.kinship) * shared + math.sqrt(1 - self.kinship) * own
             place = min(max(_NORMAL.cdf(mixed), 1e-12), 1 - 1e-12)
@@ -125,5 +125,5 @@ class Lengths:
 
 
 def _place(seed: int) -> float:
-    """A number in (0, 1) from a seed."""
-    return (seed_for("length", seed) + 0.5) / 2.0**63
+    """A number in (0, 1) from a seed: neighbours land far apart (Fibonacci hashing)."""
+    return ((seed * 0x9E3779B97F4A7C15 % 2**64 >> 11) + 0.5) / 2.0**53

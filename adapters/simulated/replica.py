@@ -27,6 +27,8 @@ class Job:
 
     ids: int
     """What is still to be sampled."""
+    is_cut: bool
+    """The budget ends it, not the answer."""
     done: asyncio.Future[int]
     """How many were sampled when it ended: fewer than `ids` where it was cut."""
     session: str

@@ -32,7 +32,7 @@ from hexpo.domain.schedule import Order, Plan, open_gate, plan, window_of
 from hexpo.domain.trajectory import Message
 from hexpo.infrastructure.forecast.measuring import Forecast, TimedPrompts, Watcher
 
-_MOST_IDS = 32
+_MOST_IDS = 64
 """Ids of the longest answer: enough to say which version sampled which part of it."""
 
 

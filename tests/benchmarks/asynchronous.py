@@ -17,6 +17,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -94,13 +95,17 @@ TABLE = {
 }
 
 
-def workload(median: float, *, times: int = 1) -> Workload:
-    """The published batch, or several of it."""
+def workload(median: float, *, share: int, times: int = 1) -> Workload:
+    """The published batch, or several of it.
+
+    Args: share: only so much of it is played, on as much of the replicas: a batch of a quarter
+        takes as long on a quarter of the devices, but for its longest answer.
+    """
     lengths = Lengths(
         quantile=LogNormal(median=median, spread=SPREAD), longest=LONGEST, kinship=KINSHIP
     )
     return Workload(
-        groups=PROMPTS * times,
+        groups=PROMPTS * times // share,
         samples=SAMPLES,
         updates=UPDATES,
         lengths=lengths,
@@ -109,31 +114,31 @@ def workload(median: float, *, times: int = 1) -> Workload:
 
 
 def training(update: float, old: float, publish: float, work: Workload) -> TrainingCost:
-    """Costs a token from the seconds of a published step (of `PROMPTS` prompts)."""
-    tokens = PROMPTS * SAMPLES * (work.lengths.mean() + PROMPT_TOKENS)
+    """Costs a token from the seconds of a published step."""
+    tokens = work.groups * work.samples * (work.lengths.mean() + work.prompt_tokens)
     return TrainingCost(
         token_seconds=update / tokens, score_seconds=old / tokens, publish_seconds=publish
     )
 
 
-def colocated(devices: int, work: Workload) -> Costs:
+def colocated(devices: int, work: Workload, *, share: int) -> Costs:
     """All devices generate, then all train."""
     row = TABLE[devices]
     return Costs(
-        replicas=devices,
+        replicas=devices // share,
         rollout=SPEED,
         training=training(row.update, row.old, row.rest, work),
     )
 
 
-def separate(devices: int, work: Workload) -> Costs:
+def separate(devices: int, work: Workload, *, share: int) -> Costs:
     """Half of the devices for each side. What old log-probs would cost there is not published:
     they keep their share of the update."""
     row = TABLE[devices]
     old = row.old * row.asynchronous_update / row.update
     rest = max(0.0, row.asynchronous - row.waiting - row.asynchronous_update)
     return Costs(
-        replicas=devices // 2,
+        replicas=devices // 2 // share,
         rollout=SPEED,
         training=training(row.asynchronous_update, old, rest, work),
         load_seconds=1.0,
@@ -155,29 +160,35 @@ class Job:
     def run(self) -> Forecast:
         """Play it."""
         gc.set_threshold(200_000, 50, 100)  # most objects live for a step
-        return forecast(self.work, self.costs, self.choice, steps=self.steps, warmup=3)
+        return forecast(self.work, self.costs, self.choice, steps=self.steps, warmup=2)
 
 
-def calibrated(devices: int) -> float:
-    """The median length with which colocated generation takes as long as published."""
-    low, high = 200.0, 12_000.0
-    for _ in range(9):
-        median = (low * high) ** 0.5
-        work = workload(median)
-        free = attrs.evolve(colocated(devices, work), training=TrainingCost())
+def calibrated(devices: int, *, share: int) -> float:
+    """The median length with which colocated generation takes as long as published (secant)."""
+
+    def excess(median: float) -> float:
+        work = workload(median, share=share)
+        free = attrs.evolve(colocated(devices, work, share=share), training=TrainingCost())
         taken = forecast(work, free, Choice(), steps=1, warmup=1).step_seconds
-        low, high = (median, high) if taken < TABLE[devices].generation else (low, median)
-    return (low * high) ** 0.5
+        return taken - TABLE[devices].generation
+
+    low, high = 1_200.0, 2_400.0
+    under, over = excess(low), excess(high)
+    for _ in range(3):
+        low, high = high, high - over * (high - low) / (over - under)
+        under, over = over, excess(high)
+    return high
 
 
 S, W, C = Order.SUBMISSION, Order.WINDOW, Order.COMPLETION
 KEEP, CONTINUE, DRAIN = PauseMode.KEEP, PauseMode.ABORT, PauseMode.DRAIN
 
 
-def ladder(devices: int, median: float, steps: int) -> Iterator[Job]:
+def ladder(devices: int, median: float, steps: int, *, share: int) -> Iterator[Job]:
     """From the colocated step to the asynchronous one, one change at a time."""
-    work = workload(median)
-    together, apart = colocated(devices, work), separate(devices, work)
+    work = workload(median, share=share)
+    together = colocated(devices, work, share=share)
+    apart = separate(devices, work, share=share)
     rungs = (
         ("colocated, old log-probs scored", together, Choice(old_pass=True)),
         ("colocated, not scored", together, Choice()),
@@ -192,12 +203,12 @@ def ladder(devices: int, median: float, steps: int) -> Iterator[Job]:
         (
             "+ answers interrupted (theirs)",
             apart,
-            Choice(streaming=True, max_staleness=0.5, order=C, on_update=CONTINUE),
+            Choice(streaming=True, max_staleness=0.5, order=C, on_update=KEEP),
         ),
         (
             "theirs, old log-probs scored",
             apart,
-            Choice(streaming=True, max_staleness=0.5, order=C, on_update=CONTINUE, old_pass=True),
+            Choice(streaming=True, max_staleness=0.5, order=C, on_update=KEEP, old_pass=True),
         ),
     )
     for name, costs, choice in rungs:
@@ -212,50 +223,56 @@ def ladder(devices: int, median: float, steps: int) -> Iterator[Job]:
         )
 
 
-def orders(devices: int, median: float, steps: int) -> Iterator[Job]:
+def orders(devices: int, median: float, steps: int, *, share: int) -> Iterator[Job]:
     """Staleness, order and what an update does."""
-    work = workload(median)
+    work = workload(median, share=share)
+    few = devices != 128
     settings = [
         Choice(max_staleness=staleness, order=order, window=window, on_update=mode)
-        for staleness, modes in ((0.5, (CONTINUE,)), (1.0, (KEEP, CONTINUE)), (2.0, (CONTINUE,)))
-        for order, window in ((S, None), (W, PROMPTS // 4), (C, None))
+        for staleness, modes in ((0.5, (KEEP,)), (1.0, (KEEP, DRAIN)), (2.0, (KEEP,)))
+        for order, window in ((S, None), (W, work.groups // 4), (C, None))
         for mode in modes
+        if not few or (mode is KEEP and order is not W)
     ]
-    for choice in (*settings, Choice(max_staleness=3.0, on_update=CONTINUE)):
+    for choice in settings:
         yield Job(
             section=f"staleness and order, {devices} devices",
             name=named(choice),
             devices=devices,
             work=work,
-            costs=separate(devices, work),
+            costs=separate(devices, work, share=share),
             choice=attrs.evolve(choice, streaming=True),
             steps=steps,
         )
 
 
-def large(median: float) -> Iterator[Job]:
-    """Many devices: as many prompts more, the same work for each device."""
-    for devices, times, steps in ((1024, 8, 4), (16_384, 16, 2)):
-        work = workload(median, times=times)
-        apart = separate(128, work)
-        share = devices / 128 / times
-        # Work per device stays for 1,024; at 16,384 a replica is 8 devices, which share a pass.
-        speed = attrs.evolve(
-            SPEED,
-            request_seconds=SPEED.request_seconds / share,
-            prefill_seconds=SPEED.prefill_seconds / share,
-        )
+def large(median: float, *, share: int) -> Iterator[Job]:
+    """Many devices: more prompts a version, and several devices for each replica.
+
+    A pass reads its weights no faster (what more devices read at once, they lose to talking), and
+    each request adds to it the less.
+    """
+    for devices, times, steps in ((1_024, 4, 4), (16_384, 8, 3)):
+        work, each = workload(median, share=share, times=times), devices // 128 // times
+        apart = separate(128, workload(median, share=share), share=share)
         costs = Costs(
-            replicas=int(devices / 2 / share),
-            rollout=speed,
+            replicas=64 * times // share,
+            rollout=attrs.evolve(
+                SPEED,
+                request_seconds=SPEED.request_seconds / each,
+                prefill_seconds=SPEED.prefill_seconds / each,
+            ),
             training=attrs.evolve(
-                apart.training, token_seconds=apart.training.token_seconds / times / share
+                apart.training,
+                token_seconds=apart.training.token_seconds / times / each,
+                score_seconds=apart.training.score_seconds / times / each,
             ),
             load_seconds=2.0,
         )
         for choice in (
             Choice(),
-            Choice(max_staleness=1.0, order=C, on_update=CONTINUE),
+            Choice(max_staleness=1.0, order=C, on_update=KEEP),
+            Choice(max_staleness=3.0, order=C, on_update=KEEP),
         ):
             yield Job(
                 section="large fleets",
@@ -348,18 +365,22 @@ def draw(path: Path, results: Sequence[tuple[Job, Forecast]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", type=int, nargs="*", default=[*TABLE, 1024])
-    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--share", type=int, default=4, help="play 1/share of each batch and fleet")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--picture", default=str(ROOT / "docs" / "images" / "async.png"))
     parser.add_argument("--record", default="", help="a file for the numbers, as JSON lines")
     given = parser.parse_args()
+    share, steps = given.share, given.steps
     with ProcessPoolExecutor(given.jobs) as pool:
         devices = [one for one in TABLE if one in given.only]
-        medians = dict(zip(devices, pool.map(calibrated, devices), strict=True))
-        jobs = [job for one in devices for job in ladder(one, medians[one], given.steps)]
-        jobs += [job for one in devices for job in orders(one, medians[one], given.steps)]
+        fitted = pool.map(partial(calibrated, share=share), devices)
+        medians = dict(zip(devices, fitted, strict=True))
+        jobs = [job for one in devices for job in ladder(one, medians[one], steps, share=share)]
+        jobs = [job for job in jobs if job.devices == 128 or job.name.startswith("colocated")]
+        jobs += [job for one in devices for job in orders(one, medians[one], steps, share=share)]
         if set(given.only) - set(TABLE):
-            jobs += list(large(medians.get(128) or calibrated(128)))
+            jobs += list(large(medians.get(128) or calibrated(128, share=share), share=share))
         results = []
         for job, seen in zip(jobs, pool.map(Job.run, jobs), strict=True):
             results.append((job, seen))
@@ -368,7 +389,7 @@ def main() -> None:
         "calibration: one speed, the median length fitted to colocated generation",
         ("devices", "median", "mean length", "published step"),
         [
-            (one, f"{median:.0f}", f"{workload(median).lengths.mean():.0f}", TABLE[one].colocated)
+            (one, f"{median:.0f}", f"{workload(median, share=share).lengths.mean():.0f}", TABLE[one].colocated)
             for one, median in medians.items()
         ],
     )

@@ -11,12 +11,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexpo.adapters.stores import memory
+from hexpo.adapters.stores import mapped, memory
 from hexpo.domain.batch import Batch, Sequences
 from hexpo.entrypoints.testing.row_store import CONTRACT, Check, Open
 from hexpo.entrypoints.testing.strategies import batches
 
-STORES = {"memory": memory.build}
+STORES = {"memory": memory.build, "mapped": mapped.build}
 
 
 @pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)

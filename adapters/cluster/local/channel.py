@@ -50,7 +50,7 @@ class Channel:
     """One end of a connection. Frames leave whole and in order, whoever sends and is cancelled."""
 
     def __init__(self, connection: socket.socket) -> None:
-        connection.setblocking(False)
+        connection.settimeout(0)  # never blocks
         self._connection = connection
         self._lock = asyncio.Lock()
         self._sending: set[asyncio.Task[None]] = set()

@@ -9,11 +9,12 @@ import re
 import shutil
 import socket
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import attrs
-from attrs.validators import gt
+from attrs.validators import gt, optional
 
 from hexpo.adapters.cluster.local.channel import Channel
 from hexpo.adapters.cluster.local.devices import Devices, cpus, memory_gib
@@ -35,6 +36,8 @@ _CHILD = "hexpo.adapters.cluster.local.child"
 class Config:
     """Settings of processes on this machine."""
 
+    cpus: float | None = attrs.field(default=None, validator=optional(gt(0)))
+    """How many processes may take together; None: those that this process may use."""
     oversubscribe: bool = False
     """Start processes that want more CPUs than there are, with a warning. For trying things out."""
     accelerators: tuple[str, ...] = ()
@@ -63,12 +66,13 @@ class LocalCluster:
             start=config.start_seconds, close=config.close_seconds, force=config.force_seconds
         )
         self._visible = Resources(
-            cpus=cpus(), accelerators=len(config.accelerators), memory_gib=memory_gib()
+            cpus=config.cpus or cpus(),
+            accelerators=len(config.accelerators),
+            memory_gib=memory_gib(),
         )
         self._devices = Devices(config.accelerators)
         self._taken: dict[str, tuple[room.Unit, set[str]]] = {}
         self._running: dict[str, LocalProcess] = {}
-        self._ends: set[asyncio.Task[None]] = set()
         self._warden: Warden | None = None
         self._following: asyncio.Task[None] | None = None
         self._tails: dict[str, Tail] = {}
@@ -110,15 +114,14 @@ class LocalCluster:
             key = unit.members[0].name
             shown = self._devices.take(key, unit.needs.accelerators)
             self._taken[key] = unit, {spec.name for spec in unit.members}
-            variables = (
-                {self._config.visibility: ",".join(shown)} if self._visible.accelerators else {}
-            )
+            variables = {self._config.visibility: ",".join(shown)} if self._devices else {}
             places.update({spec.name: variables for spec in unit.members})
         return places
 
     def _release(self, name: str) -> None:
         """Free what a process held, when no sharer needs it any more."""
         self._running.pop(name, None)
+        self._tails.pop(name, None)
         for key, (_, members) in list(self._taken.items()):
             members.discard(name)
             if not members:
@@ -129,8 +132,8 @@ class LocalCluster:
         self, spec: ProcessSpec, variables: Mapping[str, str], warden: Warden
     ) -> LocalProcess:
         safe = re.sub(r"[^\w.-]", "_", spec.name)
-        folder, path = warden.folder / safe, self._logs / f"{safe}.log"
-        folder.mkdir()
+        folder = Path(tempfile.mkdtemp(prefix=f"{safe}-", dir=warden.folder))
+        path = self._logs / f"{safe}.log"
         self._logs.mkdir(parents=True, exist_ok=True)
         tail = self._tails[spec.name] = Tail(spec.name, path)
         ours, theirs = socket.socketpair()
@@ -158,19 +161,11 @@ class LocalCluster:
             tail=tail,
             warden=warden,
             bounds=self._bounds,
+            ended=self._release,
         )
-        end = asyncio.ensure_future(self._until_ended(started))
-        self._ends.add(end)
-        end.add_done_callback(self._ends.discard)
-        await started.ready(
-            {"name": spec.name, "node": socket.gethostname(), "folder": str(folder)}
-        )
+        place = {"name": spec.name, "node": socket.gethostname(), "folder": str(folder)}
+        await started.ready(place)
         return started
-
-    async def _until_ended(self, process: LocalProcess) -> None:
-        await process.death()
-        self._tails.pop(process.name, None)
-        self._release(process.name)
 
     async def _undo(self, name: str) -> None:
         """End a process of a start that failed."""
@@ -191,8 +186,6 @@ class LocalCluster:
         async with asyncio.TaskGroup() as stops:
             for process in tuple(self._running.values()):
                 stops.create_task(process.stop())
-        if self._ends:
-            await asyncio.wait(self._ends)
         async with self._lock:
             following, self._following = self._following, None
             warden, self._warden = self._warden, None

@@ -30,6 +30,9 @@ class Devices:
         self._free = dict.fromkeys(names, 1.0)
         self._held: dict[str, dict[str, float]] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self._free)
+
     def take(self, holder: str, count: float) -> tuple[str, ...]:
         """Devices for a holder: whole ones, or a part of one where `count` is below 1.
 

@@ -9,6 +9,7 @@ import logging
 import os
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +52,11 @@ class LocalProcess:
         tail: Tail,
         warden: Warden,
         bounds: Bounds,
+        ended: Callable[[str], None],
     ) -> None:
         self._spec, self._process, self._channel = spec, process, channel
         self._folder, self._tail, self._warden, self._bounds = folder, tail, warden, bounds
+        self._ended = ended
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Frame]] = {}
         loop = asyncio.get_running_loop()
@@ -74,11 +77,6 @@ class LocalProcess:
     def pid(self) -> int:
         """Also the number of its process group."""
         return self._process.pid
-
-    @property
-    def spec(self) -> ProcessSpec:
-        """What was wanted."""
-        return self._spec
 
     async def ready(self, place: dict[str, str]) -> None:
         """Compose the service. Raises what the entry raised; EngineFailed: it ended, or is late."""
@@ -137,7 +135,7 @@ class LocalProcess:
                 break
             order()
             await asyncio.wait([self._death], timeout=seconds)
-        await self.death()
+        await asyncio.wait([self._watching])
 
     def _close(self) -> None:
         if self._ready.done():
@@ -186,6 +184,7 @@ class LocalProcess:
         self._tail.pass_on()
         cause = cause_of(code, memory_kills=killed_for_memory() - self._memory_kills)
         expected = self._stopping is not None
+        self._ended(self.name)
         self._death.set_result(
             Death(name=self.name, cause=cause, expected=expected, log=str(self._tail.path))
         )

@@ -1,4 +1,4 @@
-"""Exceptions that travel: with their type where it can be made again, and always their traceback."""
+"""Exceptions that travel: with their type where it can be made again, and their traceback."""
 
 from __future__ import annotations
 

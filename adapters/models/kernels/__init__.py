@@ -10,6 +10,7 @@
     kernels.swiglu_backward(grad, gate_up_TI)                          -> dgate_up_TI
     kernels.rotate_(x_TW, positions_T, cos, sin, heads=R, inverse=False)   in place, first R heads
     kernels.transpose(x_RC)                                            -> x_CR, contiguous
+    kernels.add_product_(sum_NK fp32, a_TN, b_TK)                      in place: += a^T b
     kernels.label_logprobs(logits_NV, labels_N, temperature=1.0)       -> LabelLogprobs
     kernels.logits_gradient_(logits_NV, labels_N, statistics, dlogprob_N, dentropy_N=None,
                              temperature=1.0)                          in place
@@ -18,7 +19,8 @@
     functions.rms_norm(kernels, x_TH, weight_H, eps)                   differentiable
     functions.swiglu(kernels, gate_up_TI)
     functions.rotate(kernels, x_TW, positions_T, cos, sin, heads=R)    overwrites x_TW
-    functions.linear(kernels, x_TH, weight, bias=None)
+    functions.linear(kernels, x_TH, weights, bias=None)
+    functions.embedding(weight_VH, ids_T, padding)
 
 Rows lie contiguous; `cos` and `sin` are fp32 tables (positions, head_dim / 2) from `rope_tables`.
 Storage is bf16 or fp32, arithmetic fp32; any other dtype or device takes the eager twin.

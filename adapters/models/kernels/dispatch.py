@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hexpo.adapters.models.kernels import eager
 from hexpo.adapters.models.kernels.eager import LabelLogprobs
-from hexpo.adapters.models.kernels.native import Library, cpu_facts, load_library
+from hexpo.adapters.models.kernels.native import Library, cpu_facts, load_library, load_products
 from hexpo.domain.errors import WrongColumn
 
 LANES = 16
@@ -23,9 +23,16 @@ class Kernels:
     """
 
     def __init__(
-        self, *, bfloat16: Library | None, float32: Library | None, tiles: bool = False
+        self,
+        *,
+        bfloat16: Library | None,
+        float32: Library | None,
+        products: Library | None = None,
+        tiles: bool = False,
     ) -> None:
+        """Args: products: bf16 products that beat the library's on this processor."""
         self._bfloat16, self._float32, self._tiles = bfloat16, float32, tiles
+        self._products = products
 
     @property
     def native(self) -> bool:
@@ -140,6 +147,21 @@ class Kernels:
         out_CR = x_RC.new_empty(x_RC.shape[1], x_RC.shape[0])
         library.call("transpose", x_RC, out_CR, *x_RC.shape)
         return out_CR
+
+    def add_product_(self, sum_NK: Tensor, a_TN: Tensor, b_TK: Tensor) -> None:
+        """Add a^T b to a sum in place.
+
+        Args: sum_NK: fp32, contiguous. a_TN, b_TK: of one dtype, their rows each contiguous.
+        """
+        _require_contiguous(sum_NK, "add_product_")
+        is_bfloat16 = a_TN.dtype == b_TK.dtype == torch.bfloat16
+        if self._products is None or not is_bfloat16 or sum_NK.dtype != torch.float32:
+            eager.add_product_(sum_NK, a_TN, b_TK, tiles=self._tiles)
+            return
+        a_TN = a_TN if a_TN.stride(1) == 1 else a_TN.contiguous()
+        b_TK = b_TK if b_TK.stride(1) == 1 else b_TK.contiguous()
+        strides = (a_TN.stride(0), b_TK.stride(0))
+        self._products.call("add_product", a_TN, b_TK, sum_NK, *strides, len(a_TN), *sum_NK.shape)
 
     def label_logprobs(
         self, logits_NV: Tensor, labels_N: Tensor, *, temperature: float = 1.0
@@ -293,10 +315,14 @@ def load_kernels(
     """
     if not native or head_dim % LANES:
         return Kernels(bfloat16=None, float32=None)
+    facts = cpu_facts()
+    tiles = "amx_bf16" in facts
+    pays = "avx512_bf16" in facts and not tiles
     return Kernels(
         bfloat16=load_library(bfloat16=True, head_dim=head_dim, group=group, folder=folder),
         float32=load_library(bfloat16=False, head_dim=head_dim, group=group, folder=folder),
-        tiles="amx_bf16" in cpu_facts(),
+        products=load_products(folder=folder) if pays else None,
+        tiles=tiles,
     )
 
 

@@ -115,6 +115,11 @@ def logits_gradient_(
     logits_NV.copy_(gradient_NV / temperature)
 
 
+def add_product_(sum_NK: Tensor, a_TN: Tensor, b_TK: Tensor, *, tiles: bool) -> None:
+    """sum += a^T b; where the processor multiplies tiles, transposing first is faster."""
+    sum_NK += (a_TN.t().contiguous() if tiles else a_TN.t()) @ b_TK
+
+
 def sample(
     logits_NV: Tensor, uniforms_N: Tensor, temperatures_N: Tensor, floors_N: Tensor
 ) -> tuple[Tensor, Tensor]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
 from hexpo.adapters.models.kernels.dispatch import Kernels
+from hexpo.adapters.models.sums import sum_of, sums_of
 
 
 def rms_norm(kernels: Kernels, x_TH: Tensor, weight_H: Tensor, eps: float) -> Tensor:
@@ -29,11 +32,22 @@ def rotate(
     return _Rotate.apply(kernels, x_TW, positions_T, cos, sin, heads)  # type: ignore[no-any-return,no-untyped-call]
 
 
-def linear(kernels: Kernels, x_TH: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x W^T + b. Where the processor multiplies tiles, the weight's gradient is made from an
-    explicitly transposed output gradient, which is faster there."""
-    out = _Linear.apply(kernels, x_TH, weight)  # type: ignore[no-untyped-call]
+def linear(
+    kernels: Kernels, x_TH: Tensor, weights: Sequence[Tensor], bias: Tensor | None = None
+) -> Tensor:
+    """x W^T + b, of several weights side by side. Gradients of weights that have sums are added
+    there (see `hexpo.adapters.models.sums`)."""
+    out = _Linear.apply(kernels, x_TH, sums_of(weights), *weights)  # type: ignore[no-untyped-call]
     return out if bias is None else out + bias  # type: ignore[no-any-return]
+
+
+def embedding(weight_VH: Tensor, ids_T: Tensor, padding: int | None) -> Tensor:
+    """Rows of a table. A table with a sum has the gradients of these rows added there, and no
+    gradient of its own size is made. Args: padding: an id whose row is not trained."""
+    sum_VH = sum_of(weight_VH)
+    if sum_VH is None or not torch.is_grad_enabled():
+        return F.embedding(ids_T, weight_VH, padding)
+    return _Embedding.apply(weight_VH, ids_T, sum_VH, padding)  # type: ignore[no-any-return,no-untyped-call]
 
 
 class _RmsNorm(Function):
@@ -91,17 +105,44 @@ class _Rotate(Function):
 
 class _Linear(Function):
     @staticmethod
-    def forward(ctx: Any, kernels: Kernels, x_TH: Tensor, weight: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, kernels: Kernels, x_TH: Tensor, sums: tuple[Tensor, ...], *weights: Tensor
+    ) -> Tensor:
+        weight = torch.cat(weights) if len(weights) > 1 else weights[0]
         ctx.save_for_backward(x_TH, weight)
-        ctx.kernels = kernels
+        ctx.kernels, ctx.sums, ctx.sizes = kernels, sums, [len(one) for one in weights]
         return F.linear(x_TH, weight)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor | None, Tensor | None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x_TH, weight = ctx.saved_tensors
-        grad = grad.contiguous()
+        kernels, grad = ctx.kernels, grad.contiguous()
         dx_TH = grad @ weight if ctx.needs_input_grad[1] else None
-        if not ctx.needs_input_grad[2]:
-            return None, dx_TH, None
-        is_tiled = ctx.kernels.tiles
-        return None, dx_TH, (ctx.kernels.transpose(grad) if is_tiled else grad.t()) @ x_TH
+        nothing = (None,) * len(ctx.sizes)
+        if not any(ctx.needs_input_grad[3:]):
+            return None, dx_TH, None, *nothing
+        if ctx.sums:
+            for part, sum_ in zip(grad.split(ctx.sizes, 1), ctx.sums, strict=True):
+                kernels.add_product_(sum_, part, x_TH)
+            return None, dx_TH, None, *nothing
+        # Where the processor multiplies tiles, transposing first is faster.
+        dweight = (kernels.transpose(grad) if kernels.tiles else grad.t()) @ x_TH
+        return None, dx_TH, None, *dweight.split(ctx.sizes)
+
+
+class _Embedding(Function):
+    @staticmethod
+    def forward(
+        ctx: Any, weight_VH: Tensor, ids_T: Tensor, sum_VH: Tensor, padding: int | None
+    ) -> Tensor:
+        ctx.save_for_backward(ids_T)
+        ctx.sum_VH, ctx.padding = sum_VH, padding
+        return F.embedding(ids_T, weight_VH, padding)
+
+    @staticmethod
+    def backward(ctx: Any, grad_TH: Tensor) -> tuple[None, ...]:
+        (ids_T,) = ctx.saved_tensors
+        if ctx.padding is not None:
+            grad_TH = grad_TH * (ids_T != ctx.padding)[:, None]
+        ctx.sum_VH.index_add_(0, ids_T, grad_TH.to(ctx.sum_VH.dtype))
+        return None, None, None, None

@@ -1,4 +1,4 @@
-"""Compiles `kernels.c` on first use and calls it on tensor pointers."""
+"""Compiles `kernels.c` and `products.c` on first use and calls them on tensor pointers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
-SOURCE = Path(__file__).with_name("kernels.c")
+GLUE = Path(__file__).with_name("kernels.c")
+PRODUCTS = Path(__file__).with_name("products.c")
 COMPILERS = ("cc", "gcc", "clang")
 # Not -ffast-math: it would change the process's floating-point mode and hide NaN.
 FLAGS = (
@@ -50,16 +51,17 @@ SIGNATURES: Mapping[str, str] = {
     "attend": "pppppppiiiif",
     "sample": "ppppppii",
 }
+PRODUCT_SIGNATURES: Mapping[str, str] = {"add_product": "pppiiiii"}
 _CTYPES: Mapping[str, Any] = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_float}
 
 
 class Library:
-    """The kernels of one storage type, head size and group size."""
+    """Compiled functions: the glue of one storage type, head size and group size, or products."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, signatures: Mapping[str, str] = SIGNATURES) -> None:
         library = ctypes.CDLL(str(path))
-        self._functions = {name: getattr(library, name) for name in SIGNATURES}
-        for name, letters in SIGNATURES.items():
+        self._functions = {name: getattr(library, name) for name in signatures}
+        for name, letters in signatures.items():
             self._functions[name].argtypes = [
                 ctypes.c_int64,
                 *(_CTYPES[letter] for letter in letters),
@@ -80,20 +82,32 @@ def load_library(
     Args: folder: where compiled files are kept; by default the user's cache.
     Returns: None where there is no compiler, or it fails (logged).
     """
+    options = (f"-DBF16={int(bfloat16)}", f"-DHEAD_DIM={head_dim}", f"-DGROUP={group}")
+    return _load(GLUE, options, SIGNATURES, folder)
+
+
+def load_products(*, folder: Path | None = None) -> Library | None:
+    """The compiled products, as `load_library`. The processor must have AVX-512 BF16."""
+    return _load(PRODUCTS, (), PRODUCT_SIGNATURES, folder)
+
+
+def _load(
+    source: Path, defines: tuple[str, ...], signatures: Mapping[str, str], folder: Path | None
+) -> Library | None:
     compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
     if compiler is None:
         return None
-    options = (*FLAGS, f"-DBF16={int(bfloat16)}", f"-DHEAD_DIM={head_dim}", f"-DGROUP={group}")
-    name = f"kernels-{_key(compiler, options)}.so"
+    options = (*FLAGS, *defines)
+    name = f"{source.stem}-{_key(source, compiler, options)}.so"
     for place in (folder or Path.home() / ".cache" / "hexpo" / "kernels", None):
         try:
-            return Library(_compiled(compiler, options, place, name))
+            return Library(_compiled(source, compiler, options, place, name), signatures)
         except subprocess.SubprocessError as error:
             detail = getattr(error, "stderr", None) or b""
             logger.warning(
                 "%s cannot compile %s, eager kernels are used: %s\n%s",
                 compiler,
-                SOURCE.name,
+                source.name,
                 error,
                 detail.decode(errors="replace"),
             )
@@ -114,9 +128,9 @@ def cpu_facts() -> str:
     return cpu
 
 
-def _key(compiler: str, options: tuple[str, ...]) -> str:
+def _key(source: Path, compiler: str, options: tuple[str, ...]) -> str:
     parts = (
-        SOURCE.read_bytes(),
+        source.read_bytes(),
         cpu_facts().encode(),
         compiler.encode(),
         *(o.encode() for o in options),
@@ -124,7 +138,9 @@ def _key(compiler: str, options: tuple[str, ...]) -> str:
     return hashlib.blake2b(b"\0".join(parts), digest_size=12).hexdigest()
 
 
-def _compiled(compiler: str, options: tuple[str, ...], folder: Path | None, name: str) -> Path:
+def _compiled(
+    source: Path, compiler: str, options: tuple[str, ...], folder: Path | None, name: str
+) -> Path:
     """The library's path; written whole or not at all, by whoever comes first."""
     folder = folder or Path(tempfile.mkdtemp(prefix="hexpo-kernels-"))
     folder.mkdir(parents=True, exist_ok=True)
@@ -133,7 +149,7 @@ def _compiled(compiler: str, options: tuple[str, ...], folder: Path | None, name
         descriptor, partial = tempfile.mkstemp(dir=folder, prefix=name)
         os.close(descriptor)
         try:
-            command = [compiler, *options, str(SOURCE), "-o", partial, "-lm"]
+            command = [compiler, *options, str(source), "-o", partial, "-lm"]
             subprocess.run(command, check=True, capture_output=True, timeout=COMPILE_SECONDS)
             os.replace(partial, path)
         finally:

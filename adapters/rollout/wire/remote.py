@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
+from typing import Any
 
 from hexpo.application.ports.cluster import Process
 from hexpo.application.ports.rollout import (
@@ -22,9 +23,16 @@ class RemoteRollout:
     every waiting call as EngineFailed, with its cause."""
 
     def __init__(
-        self, process: Process, *, capabilities: RolloutCapabilities, version: int
+        self,
+        process: Process,
+        *,
+        capabilities: RolloutCapabilities,
+        version: int,
+        readers: Sequence[str] = (),
     ) -> None:
+        """Args: readers: names of its receivers; empty: the process's alone."""
         self._process, self._capabilities, self._version = process, capabilities, version
+        self.readers = tuple(readers) or (process.name,)
         self._closed = False
 
     @property
@@ -73,6 +81,11 @@ class RemoteRollout:
         digest, self._version = await self._process.call("load_weights", update)
         return digest  # type: ignore[no-any-return]
 
+    async def score(self, *arguments: Any, **options: Any) -> Any:
+        """What the engine's own `score` gives. Raises Unsupported: it has none."""
+        self._require_open()
+        return await self._process.call("score", *arguments, **options)
+
     async def sleep(self) -> None:
         self._require_open()
         await self._process.call("sleep")
@@ -101,5 +114,5 @@ class RemoteRollout:
 
 async def connect(process: Process) -> RemoteRollout:
     """The engine that a started process serves."""
-    capabilities, version = await process.call("describe")
-    return RemoteRollout(process, capabilities=capabilities, version=version)
+    capabilities, version, readers = await process.call("describe")
+    return RemoteRollout(process, capabilities=capabilities, version=version, readers=readers)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
+from typing import Any
 
 from hexpo.application.ports.rollout import (
     Chunk,
@@ -15,6 +16,7 @@ from hexpo.application.ports.rollout import (
     RolloutEngine,
 )
 from hexpo.application.ports.transfer import Digest, Update
+from hexpo.domain.errors import Unsupported
 
 
 class RolloutService:
@@ -23,14 +25,15 @@ class RolloutService:
     A cancelled call is cancelled here, which frees the request's slot.
     """
 
-    def __init__(self, engine: RolloutEngine) -> None:
-        self._engine = engine
+    def __init__(self, engine: RolloutEngine, *, readers: Sequence[str] = ()) -> None:
+        """Args: readers: names by which updates list this engine's receivers."""
+        self._engine, self._readers = engine, tuple(readers)
         self._streams: dict[int, _Stream] = {}
         self._numbers = itertools.count()
 
-    async def describe(self) -> tuple[RolloutCapabilities, int]:
-        """What the engine can do, and its version."""
-        return self._engine.capabilities, self._engine.version
+    async def describe(self) -> tuple[RolloutCapabilities, int, tuple[str, ...]]:
+        """What the engine can do, its version, and the names of its receivers."""
+        return self._engine.capabilities, self._engine.version, self._readers
 
     async def generate(self, request: Request) -> Generation:
         """A whole answer."""
@@ -69,6 +72,13 @@ class RolloutService:
         """What was read, and the version after it."""
         digest = await self._engine.load_weights(update)
         return digest, self._engine.version
+
+    async def score(self, *arguments: Any, **options: Any) -> Any:
+        """Log-probs of given ids. Raises Unsupported: the engine has no such method."""
+        score = getattr(self._engine, "score", None)
+        if score is None:
+            raise Unsupported("this rollout engine does not score given ids")
+        return await score(*arguments, **options)
 
     async def sleep(self) -> None:
         """See the port."""

@@ -1,9 +1,10 @@
-"""A batch in memory-mapped files: it pickles to its name, whatever its size, and so do slices.
+"""Rows and batches in memory-mapped files: they pickle to their names, whatever their size.
 
-Files are written once and then read by any number of processes of one machine. Whoever wrote a
-folder removes it after its last reader. There is no setting, so no `Config`.
+Files are written once and then read by any number of processes of one machine. `build` gives a row
+store that removes its own; a batch's folder is removed by whoever wrote it, after its last reader.
 """
 
 from hexpo.adapters.stores.mapped.files import open_mapped, write_mapped
+from hexpo.adapters.stores.mapped.store import Config, MappedRowStore, build
 
-__all__ = ["open_mapped", "write_mapped"]
+__all__ = ["Config", "MappedRowStore", "build", "open_mapped", "write_mapped"]

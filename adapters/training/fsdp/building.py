@@ -12,6 +12,7 @@ from hexpo.adapters.training.fsdp.frozen import FrozenScorer
 from hexpo.adapters.training.fsdp.rank import Rank
 from hexpo.application.ports.store import RowStore
 from hexpo.application.ports.tokenizer import Tokenizer
+from hexpo.application.ports.transfer import Send
 
 
 def build(
@@ -24,6 +25,7 @@ def build(
     total_steps: int,
     seed: int,
     release: Callable[[], None] = lambda: None,
+    send: Send | None = None,
 ) -> FsdpEngine:
     """An engine that trains the policy's own module in place.
 
@@ -33,6 +35,7 @@ def build(
         total_steps: optimizer steps of the run, for falling learning rates.
         seed: of the adapters' dropout.
         release: gives freed memory back; called after each step.
+        send: the half of a transfer that stands beside the weights; None with a rollout here.
     Raises: MissingExtra, ModelError, Unsupported: the model or the setting does not fit.
     """
     rank = (
@@ -48,6 +51,7 @@ def build(
         tokenizer=tokenizer,
         total_steps=total_steps,
         release=release,
+        send=send,
     )
 
 

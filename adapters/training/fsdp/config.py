@@ -24,6 +24,15 @@ class Schedule(Enum):
     """It falls in half a cosine to `min_ratio` at the last step."""
 
 
+class Sent(Enum):
+    """What goes to engines that hold a copy of the policy."""
+
+    MERGED = "merged"
+    """Every weight, adapters added in."""
+    ADAPTERS = "adapters"
+    """The adapters alone, for an engine that has the base and applies them itself."""
+
+
 @attrs.frozen(kw_only=True)
 class Config:
     """How the policy learns: AdamW (Loshchilov and Hutter 2017, 1711.05101) on fp32 masters."""
@@ -68,3 +77,13 @@ class Config:
     """Be a critic: a value of each token's state in the place of a distribution."""
     reference: bool = False
     """Keep a frozen copy of the policy for `view("reference")`; adapters need none."""
+    sent: Sent = Sent.MERGED
+    """What `send` sends."""
+    reduce_late: bool = False
+    """Over ranks: keep whole gradients and share them out once a call, not once a micro-batch."""
+    keep_gathered: bool = False
+    """Over ranks: keep layers whole between forward and backward; more memory, fewer gathers."""
+    cpu_offload: bool = False
+    """Over ranks: weights, gradients and optimizer live in host memory, layers come as needed."""
+    compiled: bool = False
+    """Over ranks: run each layer through torch.compile; not with the native kernels' own path."""

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
+from hexpo.adapters.models.head import gradients_of
 from hexpo.adapters.models.policy import Policy
+from hexpo.adapters.training.backend import Added, Part
 from hexpo.adapters.training.fsdp.config import Config
-from hexpo.adapters.training.fsdp.rank import Added, Part, Rank, spoilt_rows
-from hexpo.domain.batch import Sequences
+from hexpo.adapters.training.fsdp.rank import Rank, spoilt_rows
 from hexpo.domain.errors import Unsupported
 from hexpo.domain.metrics import total
 from hexpo.domain.objective import Objective
+
+if TYPE_CHECKING:
+    from hexpo.adapters.training.fsdp.sharding import Sharding
 
 HEAD = "value_head"
 """Where the head's weight lies in the module, so that it is trained and saved with the others."""
@@ -33,11 +39,13 @@ class CriticRank(Rank):
 
     scores = frozenset({"value"})
 
-    def __init__(self, policy: Policy, config: Config, *, seed: int) -> None:
+    def __init__(
+        self, policy: Policy, config: Config, *, seed: int, sharding: Sharding | None = None
+    ) -> None:
         if config.lora is not None:
             raise Unsupported("a critic trains all weights: remove `lora` from its options")
         self._head = attach_value_head(policy)
-        super().__init__(policy, config, temperature=1.0, seed=seed)
+        super().__init__(policy, config, temperature=1.0, seed=seed, sharding=sharding)
 
     def score(
         self, part: Part, columns: Collection[str], *, reference: bool = False
@@ -59,21 +67,20 @@ class CriticRank(Rank):
             value_M = self._values(part, selected_T)
         owner_T = torch.repeat_interleave(part.sequences.lengths)
         columns = {name: column[selected_T] for name, column in part.columns.items()}
-        columns |= {"owner": owner_T[selected_T], "prediction": value_M}
+        leaf_M = value_M.detach().requires_grad_()
+        columns |= {"owner": owner_T[selected_T], "prediction": leaf_M}
         loss, metrics = objective.evaluate(columns, part.sequences)
-        spoilt = _spoilt(loss, value_M, columns["owner"], part.sequences)
-        if not spoilt:
-            loss.backward()  # type: ignore[no-untyped-call]
+        pulls = gradients_of(loss, [leaf_M])
+        spoilt = spoilt_rows(loss, pulls, columns["owner"], part.sequences.ids)
+        if not spoilt or self._model.sharded is not None:  # the other ranks wait for this one
+            value_M.backward(pulls[0])  # type: ignore[no-untyped-call]
         count = value_M.numel()
         return Added({**metrics, "train/tokens": total(count)}, count, spoilt)
 
     def _values(self, part: Part, selected_T: Tensor) -> Tensor:
-        hidden_MH = self._model.forward.hidden(part.rows(selected_T))
-        return (hidden_MH.float() @ self._head.weight.t()).squeeze(1)
+        def run() -> Tensor:
+            hidden_MH = self._model.forward.hidden(part.rows(selected_T))
+            value_M: Tensor = self._head(hidden_MH.float()).squeeze(1)
+            return value_M
 
-
-def _spoilt(loss: Tensor, value_M: Tensor, owner_M: Tensor, rows: Sequences) -> tuple[int, ...]:
-    if not loss.requires_grad:
-        return ()
-    (pull_M,) = torch.autograd.grad(loss, value_M, retain_graph=True)
-    return spoilt_rows(loss, pull_M[None], owner_M, rows.ids)
+        return self._model.within(run)

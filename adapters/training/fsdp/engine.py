@@ -15,18 +15,18 @@ from torch import Tensor
 
 from hexpo.adapters.models.export import export_policy
 from hexpo.adapters.models.policy import Policy
+from hexpo.adapters.training.backend import Added, Gradient, Part, Progress
 from hexpo.adapters.training.fsdp import checkpoint
-from hexpo.adapters.training.fsdp.checkpoint import Progress
 from hexpo.adapters.training.fsdp.config import Config
-from hexpo.adapters.training.fsdp.masters import Gradient
-from hexpo.adapters.training.fsdp.rank import Added, Part, Rank
+from hexpo.adapters.training.fsdp.rank import Rank
 from hexpo.adapters.training.fsdp.schedule import learning_rate
-from hexpo.adapters.training.fsdp.split import by_row, split_rows
+from hexpo.adapters.training.fsdp.stream import exported
+from hexpo.adapters.training.wire import by_row, columns_of, part_of, split_rows
 from hexpo.application.ports.scorer import Scorer
 from hexpo.application.ports.store import RowStore
 from hexpo.application.ports.tokenizer import Tokenizer
 from hexpo.application.ports.training import StepResult, TrainingCapabilities
-from hexpo.application.ports.transfer import Digest, Update
+from hexpo.application.ports.transfer import Digest, Send, Update
 from hexpo.domain.aggregate import Unit
 from hexpo.domain.batch import Sequences
 from hexpo.domain.errors import EngineFailed, HexpoError, NonFinite, Unsupported, WrongBatch
@@ -37,8 +37,6 @@ from hexpo.domain.objective import Objective
 _log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-
-_INPUTS = frozenset({"token", "position"})
 
 
 @attrs.define
@@ -67,10 +65,11 @@ class FsdpEngine:
         tokenizer: Tokenizer,
         total_steps: int,
         release: Callable[[], None],
+        send: Send | None = None,
     ) -> None:
         self._rank, self._config, self._policy = rank, config, policy
         self._store, self._tokenizer = store, tokenizer
-        self._total_steps, self._release = total_steps, release
+        self._total_steps, self._release, self._send = total_steps, release, send
         self._progress = Progress()
         self._step = _Step()
         self._base: str | None = None
@@ -137,7 +136,7 @@ class FsdpEngine:
 
         pieces: list[dict[str, Tensor]] = [{}] * len(rows)
         for places in self._split(rows, keep_groups=False):
-            part = self._part(rows.select(places), frozenset({"action"}))
+            part = part_of(self._store, rows.select(places), {"action"})
             found = await self._run(score, part)
             for place, piece in zip(places, by_row(found, part.sequences), strict=True):
                 pieces[place] = piece
@@ -157,7 +156,7 @@ class FsdpEngine:
         needs = estimator.needs
         names = frozenset(needs.tokens) - {"owner"}
         async with self._lock:
-            columns = self._columns(rows, names)
+            columns = columns_of(self._store, rows, names)
             columns["owner"] = torch.repeat_interleave(rows.lengths)
             arguments = {f"{name}_T": columns[name] for name in needs.tokens}
             arguments |= {f"{name}_S": rows[name] for name in needs.sequences}
@@ -179,7 +178,7 @@ class FsdpEngine:
             metrics: list[Metrics] = []
             try:
                 for places in self._split(rows, keep_groups=pairs):
-                    part = self._part(rows.select(places), objective.token_columns)
+                    part = part_of(self._store, rows.select(places), objective.token_columns)
                     draw = (self._progress.applied, self._step.parts)
                     added = await self._run(self._rank.accumulate, part, objective, draw=draw)
                     metrics.append(added.metrics)
@@ -252,8 +251,13 @@ class FsdpEngine:
             return version
 
     async def send(self, update: Update) -> Digest:
-        """Not with the rollout in this process, which reads these weights."""
-        raise Unsupported("this training engine was built without a sender")
+        """Send the present weights. Raises Unsupported: the engine was built without a sender, as
+        with a rollout in this process, which reads these weights."""
+        if self._send is None:
+            raise Unsupported("this training engine was built without a sender")
+        stream = exported(self._policy, self._policy.names(), sent=self._config.sent)
+        async with self._lock:
+            return await self._run(self._send, stream, update)
 
     async def offload(self) -> None:
         """Not on a CPU: host memory is all there is."""
@@ -306,21 +310,6 @@ class FsdpEngine:
             share_prompts=self._rank.packs,
             keep_groups=keep_groups,
         )
-
-    def _part(self, rows: Sequences, names: frozenset[str]) -> Part:
-        return Part(rows, self._columns(rows, names | _INPUTS))
-
-    def _columns(self, rows: Sequences, names: frozenset[str]) -> dict[str, Tensor]:
-        """Token columns by name: spread over a row's tokens where the driver made them (`advantage`
-        of an outcome estimator), else from the store."""
-        declared = rows.schema.tokens
-        spread = {
-            name: torch.repeat_interleave(rows[name], rows.lengths, dim=0)
-            for name in names
-            if name in rows and name in declared and rows[name].dtype is declared[name].dtype
-        }
-        stored = self._store.get(rows.ids, names - spread.keys())
-        return {**spread, **{str(name): stored[name] for name in stored.keys()}}
 
 
 def _name_of(estimator: Estimator) -> str:

@@ -10,15 +10,14 @@ from torch import Tensor
 
 from hexpo.adapters.models.families import runs_packed
 from hexpo.adapters.models.policy import Policy
+from hexpo.adapters.training.backend import Part
 from hexpo.adapters.training.fsdp.config import Config
-from hexpo.adapters.training.fsdp.rank import Model, Part
-from hexpo.adapters.training.fsdp.split import by_row, split_rows
+from hexpo.adapters.training.fsdp.rank import Model
+from hexpo.adapters.training.wire import by_row, part_of, split_rows
 from hexpo.application.ports.store import RowStore
 from hexpo.domain.batch import Sequences
 from hexpo.domain.errors import Unsupported
 from hexpo.domain.metrics import Metrics, total
-
-_READ = ("token", "position", "action")
 
 
 class FrozenScorer:
@@ -45,8 +44,7 @@ class FrozenScorer:
         pieces: list[Tensor] = [torch.zeros(0)] * len(rows)
         for places in split_rows(rows, budget=self._budget, share_prompts=self._packs):
             chosen = rows.select(places)
-            stored = self._store.get(chosen.ids, _READ)
-            part = Part(chosen, {name: stored[name] for name in _READ})
+            part = part_of(self._store, chosen, {"action"})
             found = await asyncio.to_thread(self._logprobs, part)
             for place, piece in zip(places, by_row({"old": found}, chosen), strict=True):
                 pieces[place] = piece["old"]

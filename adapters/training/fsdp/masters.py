@@ -5,23 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-import attrs
 import torch
 from torch import Tensor
 
-from hexpo.adapters.models.policy import Policy
+from hexpo.adapters.models.sums import tie_sum
+from hexpo.adapters.training.backend import Gradient
 from hexpo.adapters.training.fsdp.config import Config
 from hexpo.domain.errors import CheckpointError
-
-
-@attrs.frozen
-class Gradient:
-    """What was accumulated, as a whole."""
-
-    norm: float
-    """Before clipping."""
-    bad: str = ""
-    """The first weight with a non-finite gradient."""
 
 
 class Masters:
@@ -29,15 +19,11 @@ class Masters:
     their own: each gradient is added as backward makes it, and freed. Else they are the weights.
     """
 
-    def __init__(self, policy: Policy, config: Config) -> None:
+    def __init__(self, trained: Mapping[str, torch.nn.Parameter], config: Config) -> None:
+        """Args: trained: weights that are learnt, or this rank's part of each."""
         self._clip = config.clip_norm
-        trained = [
-            (name, parameter)
-            for name, parameter in policy.module.named_parameters()
-            if parameter.requires_grad
-        ]
-        self.names = [name for name, _ in trained]
-        self._working = [parameter for _, parameter in trained]
+        self.names = list(trained)
+        self._working = list(trained.values())
         self._masters = [
             parameter
             if parameter.dtype == torch.float32
@@ -46,10 +32,12 @@ class Masters:
         ]
         self._hooks = []
         for master, working in zip(self._masters, self._working, strict=True):
-            master.grad = torch.zeros_like(master)
+            if master.grad is None:
+                master.grad = torch.zeros_like(master)
             if master is not working:
                 hook = working.register_post_accumulate_grad_hook(_adder(master))  # type: ignore[no-untyped-call]
                 self._hooks.append(hook)
+                tie_sum(working, master.grad)
         self.optimizer = torch.optim.AdamW(
             self._decay_groups(config.weight_decay),
             lr=config.learning_rate,
@@ -65,12 +53,13 @@ class Masters:
         return [{"params": list_, "weight_decay": decay} for list_, decay in groups if list_]
 
     @property
-    def _gradients(self) -> list[Tensor]:
+    def gradients(self) -> list[Tensor]:
+        """Accumulators: live tensors."""
         return [master.grad for master in self._masters if master.grad is not None]
 
     def gradient(self) -> Gradient:
         """The norm of what was accumulated, and who spoilt it."""
-        norms = torch.stack(torch._foreach_norm(self._gradients))
+        norms = torch.stack(torch._foreach_norm(self.gradients))
         norm = float(torch.linalg.vector_norm(norms))
         if math.isfinite(norm):
             return Gradient(norm)
@@ -81,7 +70,7 @@ class Masters:
         """Clip, step, round to the working weights, forget the gradients."""
         with torch.no_grad():
             if self._clip and norm > self._clip:
-                torch._foreach_mul_(self._gradients, self._clip / norm)
+                torch._foreach_mul_(self.gradients, self._clip / norm)
             for group in self.optimizer.param_groups:
                 group["lr"] = learning_rate
             self.optimizer.step()
@@ -99,12 +88,14 @@ class Masters:
 
     def forget(self) -> None:
         """Gradients back to zero, whatever they hold."""
-        torch._foreach_zero_(self._gradients)
+        torch._foreach_zero_(self.gradients)
 
     def close(self) -> None:
         """Leave the policy as an ordinary model."""
         for hook in self._hooks:
             hook.remove()
+        for working in self._working:
+            tie_sum(working, None)
         for parameter in (*self._working, *self._masters):
             parameter.grad = None
 

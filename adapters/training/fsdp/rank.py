@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 import torch
@@ -19,64 +20,33 @@ from hexpo.adapters.models.families import (
     runs_packed,
 )
 from hexpo.adapters.models.head import Head, gradients_of
-from hexpo.adapters.models.layout import Rows
 from hexpo.adapters.models.lora import attach, dropping_out, without_adapters
 from hexpo.adapters.models.policy import Policy, digest_of
-from hexpo.adapters.training.fsdp.config import Config
+from hexpo.adapters.training.backend import Added, Part
+from hexpo.adapters.training.fsdp.config import Config, Sent
 from hexpo.adapters.training.fsdp.masters import Masters
 from hexpo.domain.batch import Sequences
-from hexpo.domain.errors import Unsupported, WrongBatch
+from hexpo.domain.errors import Unsupported
 from hexpo.domain.metrics import Measure, mean_of, merge, total
 from hexpo.domain.objective import Objective
 from hexpo.domain.seeds import seed_for
 
+if TYPE_CHECKING:
+    from hexpo.adapters.training.fsdp.sharding import Sharded, Sharding
 
-@attrs.frozen(eq=False)
-class Part:
-    """Rows of one micro-batch and their token columns, (T, ...) each."""
-
-    sequences: Sequences
-    columns: Mapping[str, Tensor]
-
-    def rows(self, selected_T: Tensor) -> Rows:
-        """What the model is asked. Raises WrongBatch: a row's first token is selected."""
-        lengths = self.sequences.lengths
-        first_T = torch.zeros_like(selected_T)
-        first_T[(lengths.cumsum(0) - lengths)[lengths > 0]] = True
-        if bool((first_T & selected_T).any()):
-            raise WrongBatch(
-                "the first token of a row is marked as trained, but nothing predicts it; mark"
-                " tokens after the prompt only"
-            )
-        zeros = torch.zeros_like(lengths)
-        return Rows(
-            tokens_T=self.columns["token"],
-            positions_T=self.columns["position"],
-            lengths_S=lengths,
-            prompt_lengths_S=self._column("prompt_length", zeros),
-            groups_S=self._column("group", self.sequences.ids),
-            selected_T=selected_T,
-        )
-
-    def _column(self, name: str, otherwise: Tensor) -> Tensor:
-        return self.sequences[name] if name in self.sequences else otherwise
-
-
-@attrs.frozen
-class Added:
-    """What one micro-batch gave."""
-
-    metrics: Mapping[str, Measure]
-    tokens: int
-    """Tokens whose loss was taken."""
-    spoilt: tuple[int, ...] = ()
-    """Ids of rows whose loss or gradient is not finite: nothing of the part was added."""
-
+_T = TypeVar("_T")
 
 class Model:
-    """A policy with the way it runs and its head."""
+    """A policy with the way it runs and its head; in parts on all ranks where it is sharded."""
 
-    def __init__(self, policy: Policy, config: Config, *, temperature: float) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        config: Config,
+        *,
+        temperature: float,
+        sharding: Sharding | None = None,
+    ) -> None:
         kernels = kernels_for(policy, native=config.native_kernels)
         self.forward: Forward = forward_of(
             policy,
@@ -84,15 +54,34 @@ class Model:
             packing=config.packing,
             checkpointing=config.activation_checkpointing,
         )
-        self.head = Head(
+        self._policy = policy
+        self._head = Head(
             weight_VH=require_plain_head(policy),
             kernels=kernels,
             temperature=temperature,
             chunk=config.head_tokens,
         )
+        self.sharded: Sharded | None = None
+        if sharding is not None:
+            self.forward, self.sharded = sharding.shard(policy, self.forward, kernels, config)
+
+    @property
+    def head(self) -> Head:
+        """The output layer; of a sharded model only inside `within`."""
+        if self.sharded is None:
+            return self._head
+        output = self._policy.module.get_output_embeddings()  # type: ignore[no-untyped-call]
+        return attrs.evolve(self._head, weight_VH=output.weight)
+
+    def within(self, work: Callable[[], _T]) -> _T:
+        """Run what needs the weights; of a sharded model all ranks do so together."""
+        return work() if self.sharded is None else self.sharded.within(work)
 
     def score(self, part: Part, columns: Collection[str]) -> dict[str, Tensor]:
         """(T,) fp32 log-probs, entropies and sums of squared probabilities, as asked."""
+        return self.within(lambda: self._score(part, columns))
+
+    def _score(self, part: Part, columns: Collection[str]) -> dict[str, Tensor]:
         selected_T = part.columns["action"]
         rows = part.rows(selected_T)
         hidden_MH = self.forward.hidden(rows) if bool(selected_T.any()) else torch.zeros(0, 1)
@@ -118,21 +107,39 @@ class Rank:
     scores = frozenset({"old", "entropy", "squares"})
     """Columns that `score` makes."""
 
-    def __init__(self, policy: Policy, config: Config, *, temperature: float, seed: int) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        config: Config,
+        *,
+        temperature: float,
+        seed: int,
+        sharding: Sharding | None = None,
+    ) -> None:
+        if config.sent is Sent.ADAPTERS and config.lora is None:
+            raise Unsupported("`sent = adapters` needs `lora`: there are no adapters to send")
         self._policy, self._config, self._seed = policy, config, seed
         self._reference: Model | None = None
         if config.reference and config.lora is None:
             frozen = Policy(copy.deepcopy(policy.module), precision=policy.precision)
             frozen.module.requires_grad_(requires_grad=False)
-            self._reference = Model(frozen, config, temperature=temperature)
+            self._reference = Model(frozen, config, temperature=temperature, sharding=sharding)
         if config.lora is not None:
             attach(policy, config.lora)
         else:
             policy.module.requires_grad_(requires_grad=True)
         policy.module.eval()  # type: ignore[no-untyped-call]
-        self._model = Model(policy, config, temperature=temperature)
-        self.masters = Masters(policy, config)
+        self._model = Model(policy, config, temperature=temperature, sharding=sharding)
+        sharded = self._model.sharded
+        self.masters = (
+            Masters(trained_of(policy), config) if sharded is None else sharded.masters(config)
+        )
         self.packs = config.packing is not Packing.PADDED and runs_packed(policy)
+
+    @property
+    def sharded(self) -> Sharded | None:
+        """The weights in parts; None where this is the only rank."""
+        return self._model.sharded
 
     @property
     def has_reference(self) -> bool:
@@ -153,16 +160,23 @@ class Rank:
         columns = {name: column[selected_T] for name, column in part.columns.items()}
         columns["owner"] = owner_T[selected_T]
         evaluation = _Evaluation(objective, part.sequences, columns)
-        with self._noise(draw):
+
+        def run() -> tuple[Tensor, Tensor]:
             hidden_MH = self._model.forward.hidden(rows)
             if objective.separable:
-                loss, pulls = self._model.head.one_pass(hidden_MH, rows.labels, evaluation)
+                return self._model.head.one_pass(hidden_MH, rows.labels, evaluation)
+            return self._model.head.two_pass(hidden_MH, rows.labels)
+
+        with self._noise(draw):
+            measured = self._model.within(run)
+            if objective.separable:
+                loss, pulls = measured
             else:
-                measured = self._model.head.two_pass(hidden_MH, rows.labels)
-                loss = evaluation(slice(None), *measured)
-                pulls = gradients_of(loss, list(measured))
+                leaves = [column.detach().requires_grad_() for column in measured]
+                loss = evaluation(slice(None), *leaves)
+                pulls = gradients_of(loss, leaves)
             spoilt = spoilt_rows(loss, pulls, columns["owner"], part.sequences.ids)
-            if not spoilt:
+            if not spoilt or self._model.sharded is not None:  # the other ranks wait for this one
                 if objective.separable:
                     loss.backward()  # type: ignore[no-untyped-call]
                 else:
@@ -214,6 +228,12 @@ class Rank:
     def close(self) -> None:
         """Free gradients; the policy stays usable."""
         self.masters.close()
+
+
+def trained_of(policy: Policy) -> dict[str, torch.nn.Parameter]:
+    """Weights that are learnt, by name."""
+    named = policy.module.named_parameters()
+    return {name: parameter for name, parameter in named if parameter.requires_grad}
 
 
 class _Evaluation:

@@ -65,10 +65,10 @@ class Group:
         self._options.rootRank = 0
         bound = timedelta(seconds=meeting.bound_seconds)
         with in_words(meeting, "meet"):
-            store = dist.TCPStore(
+            store = dist.TCPStore(  # type: ignore[attr-defined]
                 meeting.host, meeting.port, is_master=False, timeout=bound, wait_for_workers=False
             )
-            own = dist.PrefixStore(meeting.group, store)
+            own = dist.PrefixStore(meeting.group, store)  # type: ignore[attr-defined]
             self._group = _made(meeting, own, rank, bound)
 
     def start(self, tensor: Tensor) -> Any:
@@ -93,7 +93,7 @@ def _made(meeting: Meeting, store: Any, rank: int, bound: timedelta) -> Any:
 
     size = 1 + len(meeting.readers)
     if meeting.backend == "gloo":
-        options = dist.ProcessGroupGloo._Options()
+        options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         here = _address_towards(meeting.host)
         options._devices = [dist.ProcessGroupGloo.create_device(hostname=here)]
         options._timeout = bound

@@ -47,7 +47,7 @@ class _Rendezvous:
         config, names = self._config, tuple(readers)
         bound = timedelta(seconds=config.bound_seconds)
         if self._store is None:
-            self._store = dist.TCPStore(
+            self._store = dist.TCPStore(  # type: ignore[attr-defined]
                 config.host, 0, is_master=True, timeout=bound, wait_for_workers=False
             )
         if not self._group or names != self._readers:

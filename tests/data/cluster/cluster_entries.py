@@ -19,6 +19,7 @@ class Desk:
     def __init__(self, value: Any, context: Context) -> None:
         self._value, self._context = value, context
         self._cancelled = 0
+        self._held: list[Any] = []
         self._gate = asyncio.Event()
 
     async def value(self) -> Any:
@@ -62,7 +63,7 @@ class Desk:
         return os.environ.get(name)
 
     async def folder(self) -> str:
-        Path(self._context.folder, "file").write_text("here")
+        Path(self._context.folder, "file").write_text("here")  # noqa: ASYNC240
         return self._context.folder
 
     async def modules(self) -> list[str]:
@@ -90,8 +91,10 @@ class Desk:
         time.sleep(seconds)  # noqa: ASYNC251
 
     async def close(self) -> None:
+        for socket in self._held:
+            socket.close()
         if isinstance(self._value, dict) and "closed" in self._value:
-            Path(self._value["closed"]).write_text("closed")
+            Path(self._value["closed"]).write_text("closed")  # noqa: ASYNC240
 
 
 class Stubborn(Exception):

@@ -158,7 +158,7 @@ def test_differentiable_kernels_have_the_gradients_of_plain_torch(kernels: Kerne
     positions = torch.tensor([0, 3, 1, 49, 7, 7])
 
     def with_kernels() -> Tensor:
-        y = functions.linear(kernels, functions.rms_norm(kernels, x, norm, 1e-6), weight)
+        y = functions.linear(kernels, functions.rms_norm(kernels, x, norm, 1e-6), [weight])
         y = functions.rotate(kernels, y, positions, cos, sin, heads=3)
         return functions.swiglu(kernels, y)
 
@@ -318,7 +318,7 @@ def test_compiled_files_are_kept_whole_and_named_by_what_they_depend_on(tmp_path
     """One file for each storage type, none half-written; a second load compiles nothing."""
     load_kernels(head_dim=16, group=1, folder=tmp_path)
     first = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    assert len(first) == 2
+    assert len([path for path in first if path.name.startswith("kernels-")]) == 2
     assert all(path.suffix == ".so" for path in first)
     load_kernels(head_dim=16, group=1, folder=tmp_path)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == first

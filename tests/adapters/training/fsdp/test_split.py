@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexpo.adapters.training.fsdp.split import split_rows
+from hexpo.adapters.training.wire import split_rows
 from hexpo.domain.batch import Sequences
 
 

