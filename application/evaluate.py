@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
 
 import attrs
 
@@ -12,10 +15,13 @@ from hexpo.application.ports.prompts import PromptSource
 from hexpo.application.ports.rollout import RolloutEngine
 from hexpo.application.ports.tracker import Sample, Tracker
 from hexpo.application.samples import sample_of
-from hexpo.domain.errors import DataError
+from hexpo.application.tasks import first_failure
+from hexpo.domain.errors import DataError, EngineFailed, NotEnough, WrongValue
 from hexpo.domain.evaluation import Answer, Report, evaluate
 from hexpo.domain.metrics import Metrics, latest, merge
 from hexpo.domain.trajectory import Graded, Group, Scored, Ticket
+
+log = logging.getLogger(__name__)
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -38,6 +44,25 @@ class EvaluationReport:
         ]
 
 
+class Lessor(Protocol):
+    """Who spares replicas at one version (`Replicas`)."""
+
+    def lease(self, count: int) -> AbstractAsyncContextManager[RolloutEngine]: ...
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Beside:
+    """How an evaluation runs while training goes on."""
+
+    lessor: Lessor
+    player: Callable[[RolloutEngine], Player]
+    """Plays on the replicas that were spared."""
+    replicas: int = 1
+    """How many are asked for."""
+    tries: int = attrs.field(default=2, validator=attrs.validators.ge(1))
+    """Leases that are taken before a failure of the leased replicas is the evaluation's."""
+
+
 class Evaluator:
     """Asks every row of a source `samples` times and grades the answers."""
 
@@ -51,16 +76,55 @@ class Evaluator:
         at_once: int = 64,
         name: str = "held-out",
         ks: Sequence[int] | None = None,
+        beside: Beside | None = None,
     ) -> None:
         """Args: at_once: rows in play together. ks: the k of pass@k and majority@k; powers of two
-        by default."""
+        by default. beside: what `run_beside` needs; None: it runs as `run` does."""
         self._source, self._player, self._rollout = source, player, rollout
         self._samples, self._at_once, self._ks = samples, at_once, ks
-        self.name = name
+        self.name, self._beside = name, beside
 
     async def run(self, tracker: Tracker | None = None) -> EvaluationReport:
         """Measure the present version. Raises DataError: the source has no row (E3)."""
-        version = self._rollout.version
+        return await self._measure(self._player, self._rollout.version, tracker)
+
+    @property
+    def can_run_beside(self) -> bool:
+        """Whether `run_beside` has replicas to ask for."""
+        return self._beside is not None
+
+    async def run_beside(self) -> EvaluationReport | None:
+        """Measure the version of this moment on replicas of its own, whatever is published
+        meanwhile. Shows no progress: the training step does.
+
+        Returns: None where no replica can be spared any more: others are fenced.
+        Raises: DataError: the source has no row. EngineFailed: leased replicas failed again.
+        """
+        chosen = self._beside
+        if chosen is None:
+            raise WrongValue(f"evaluation {self.name!r} was built with no replicas to lease")
+        for left in reversed(range(chosen.tries)):
+            try:
+                return await self._on_lease(chosen)
+            except NotEnough as reason:
+                log.warning("evaluation %r is left out: %s", self.name, reason)
+                return None
+            except EngineFailed as failure:
+                if not left:
+                    raise
+                log.warning("evaluation %r starts again: %s", self.name, failure)
+        return None
+
+    async def _on_lease(self, chosen: Beside) -> EvaluationReport:
+        async with chosen.lessor.lease(chosen.replicas) as rollout:
+            try:
+                return await self._measure(chosen.player(rollout), rollout.version, None)
+            except BaseExceptionGroup as group:
+                raise first_failure(group) from None
+
+    async def _measure(
+        self, player: Player, version: int, tracker: Tracker | None
+    ) -> EvaluationReport:
         tickets = [
             Ticket(number=number, prompt=prompt, version=version, samples=self._samples)
             for number, prompt in enumerate(self._source.rows())
@@ -72,7 +136,7 @@ class Evaluator:
         async def play(ticket: Ticket) -> Group:
             nonlocal done
             async with room:
-                group = await self._player.play(ticket)
+                group = await player.play(ticket)
             done += 1
             if tracker is not None:
                 tracker.progress(done, len(tickets), f"evaluating {self.name}")

@@ -21,6 +21,7 @@ class Lease:
 
     def __init__(self, desk: Desk, *, capabilities: RolloutCapabilities, version: int) -> None:
         self._desk, self._capabilities, self._version = desk, capabilities, version
+        self._own: set[str] = set()
 
     @property
     def capabilities(self) -> RolloutCapabilities:
@@ -32,15 +33,21 @@ class Lease:
 
     async def generate(self, request: Request) -> Generation:
         """Raises EngineFailed: no leased replica is left, or the lease has ended."""
-        return await self._desk.answer(request)
+        self._own.add(request.id)
+        try:
+            return await self._desk.answer(request)
+        finally:
+            self._own.discard(request.id)
 
     def stream(self, request: Request) -> AsyncIterator[Chunk]:
         return self._desk.stream(request)
 
     async def interrupt(self, requests: Collection[str] | None = None) -> None:
-        """End running requests of the lease, with what they have."""
+        """End running requests of the lease, with what they have; others in the same replicas,
+        from before the lease, go on."""
+        named = self._own if requests is None else self._own.intersection(requests)
         for member in self._desk.idlest(len(self._desk)):
-            await member.engine.interrupt(requests)
+            await member.engine.interrupt(tuple(named))
 
     async def pause(self, mode: PauseMode) -> None:
         raise _refused("paused")

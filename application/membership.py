@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Sequence
 from enum import Enum
 
 import attrs
 
 from hexpo.application.ports.rollout import RolloutEngine
+from hexpo.domain.metrics import Measure, largest, latest, mean_of, smallest
 
 
 class Standing(Enum):
@@ -71,6 +74,7 @@ class Member:
         """A request enters."""
         if not self.running:
             self._changed = _now()
+            self._looked = self._changed if self._looked is None else self._looked
             self.idle.clear()
         self.running[running] = None
 
@@ -81,13 +85,8 @@ class Member:
             self._busy += _now() - self._changed
             self.idle.set()
 
-    def watch(self) -> None:
-        """Its time counts from here, if it does not yet."""
-        if self._looked is None:
-            self._looked = _now()
-
     def usage(self) -> Usage:
-        """Since the last call, or since `watch`."""
+        """Since the last call; the first one, since its first request."""
         now = _now()
         wall = now - (now if self._looked is None else self._looked)
         self._looked = now
@@ -102,6 +101,21 @@ class Member:
             waiting_seconds=wall - busy,
             requests=len(self.running),
         )
+
+
+def shares(each: Sequence[Usage]) -> dict[str, Measure]:
+    """Busy shares, requests and standings of all replicas (R3)."""
+    busy = sum(one.busy_seconds for one in each)
+    wall = busy + sum(one.waiting_seconds for one in each)
+    counted = Counter(one.standing for one in each)
+    return {
+        "replicas/busy": mean_of(busy, wall) if wall > 0 else mean_of(0.0, 1.0),
+        "replicas/busy_least": smallest(min(one.busy_share for one in each)),
+        "replicas/busy_most": largest(max(one.busy_share for one in each)),
+        "replicas/requests": mean_of(float(sum(one.requests for one in each)), len(each)),
+        "replicas/fenced": latest(float(counted[Standing.FENCED])),
+        "replicas/leased": latest(float(counted[Standing.LEASED])),
+    }
 
 
 def _now() -> float:

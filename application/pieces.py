@@ -76,4 +76,3 @@ class Pieces:
             spans=tuple(spans),
             stop=stop or (self._pieces[-1].stop if self._pieces else StopReason.ABORTED),
         )
-

@@ -93,7 +93,7 @@ def _words(words_W: Tensor) -> int:
     block, device = _ROWS * _COLUMNS, words_W.device
     whole = words_W.numel() // block * block
     blocks_BRC = words_W[:whole].view(-1, _ROWS, _COLUMNS)
-    at_once = 1 if device.type == "cpu" else _BLOCKS_ELSEWHERE
+    at_once = 2 if device.type == "cpu" else _BLOCKS_ELSEWHERE
     parts = [
         torch.cat([part.sum(2), part.sum(1)], 1).view(-1)
         for part in torch.split(blocks_BRC, at_once)

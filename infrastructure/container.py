@@ -54,8 +54,17 @@ class Container(containers.DeclarativeContainer):
     platform = providers.Singleton(parts.make_platform, config)
     tokenizer = providers.Singleton(parts.make_tokenizer, config)
     policy = providers.Singleton(parts.make_policy, config, platform)
-    store = providers.Singleton(parts.make_store)
-    processes = providers.Singleton(Processes, config, folder, platform, opened)
+    store = providers.Singleton(parts.make_store, config)
+    processes = providers.Singleton(
+        Processes,
+        config,
+        folder,
+        platform,
+        opened,
+        store=store.provider,
+        tokenizer=tokenizer.provider,
+        columns=columns.provider,
+    )
     rollout = providers.Singleton(
         parts.make_rollout,
         config,
@@ -65,7 +74,15 @@ class Container(containers.DeclarativeContainer):
         processes.provided.replicas,
     )
     training = providers.Singleton(
-        parts.make_training, config, policy, store, tokenizer, platform, columns, opened
+        parts.make_training,
+        config,
+        policy.provider,
+        store,
+        tokenizer,
+        platform,
+        columns,
+        opened,
+        processes.provided.ranks,
     )
     critic = providers.Singleton(
         learners.make_critic, config, store, tokenizer, platform, columns, opened

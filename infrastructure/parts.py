@@ -118,9 +118,10 @@ def make_reward(config: RunConfig, opened: Opened) -> RewardFunction:
     return opened.keep(reward)
 
 
-def make_store() -> RowStore:
-    """Rows in this process's memory."""
-    store: RowStore = make("stores", "memory", {})
+def make_store(config: RunConfig) -> RowStore:
+    """Rows in this process's memory; in shared memory where other processes read them."""
+    kind = "memory" if config.training.ranks == 1 else "mapped"
+    store: RowStore = make("stores", kind, {})
     return store
 
 
@@ -153,31 +154,42 @@ def as_one(replicas: Mapping[str, RolloutEngine]) -> RolloutEngine:
     return only
 
 
+def training_options(config: RunConfig, columns: frozenset[str]) -> Mapping[str, Any]:
+    """The backend's options; it keeps the model before training if a column needs it."""
+    options = config.training.options
+    of = find.config_type("training", config.training.backend)
+    if "reference" in columns and of is not None and "reference" in attrs.fields_dict(of):
+        return {**options, "reference": True}  # the objective says who is needed, not the user
+    return options
+
+
 def make_training(
     config: RunConfig,
-    policy: Policy,
+    policy: Callable[[], Policy],
     store: RowStore,
     tokenizer: Tokenizer,
     platform: Platform,
     columns: frozenset[str],
     opened: Opened,
+    ranks: TrainingEngine | None,
 ) -> TrainingEngine:
-    """The engine that learns; it keeps the model before training if a column needs it."""
-    backend, options = config.training.backend, config.training.options
-    of = find.config_type("training", backend)
-    if "reference" in columns and of is not None and "reference" in attrs.fields_dict(of):
-        options = {**options, "reference": True}  # the objective says who is needed, not the user
+    """The engine that learns: in this process, or over its ranks."""
+    if ranks is not None:
+        return opened.keep(ranks)
+    kind = transfer_of(config).kind
+    sending = {} if kind == "shared" else {"send": find.adapter("transfer", kind).build_sender()}
     training: TrainingEngine = make(
         "training",
-        backend,
-        options,
-        policy=policy,
+        config.training.backend,
+        training_options(config, columns),
+        policy=policy(),
         store=store,
         tokenizer=tokenizer,
         temperature=config.rollout.temperature,
         total_steps=updates(config) * config.run.steps,
         seed=config.run.seed,
         release=platform.release,
+        **sending,
     )
     return opened.keep(training)
 

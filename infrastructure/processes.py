@@ -3,77 +3,139 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import attrs
 
 from hexpo.adapters.rollout.wire import RemoteRollout, connect
-from hexpo.application.ports.cluster import Cluster, Process, ProcessSpec, Resources
+from hexpo.adapters.training.host import Config as HostConfig
+from hexpo.adapters.training.host import Launch, RankedEngine
+from hexpo.adapters.training.host import start as start_ranks
+from hexpo.application.ports.cluster import Cluster, ProcessSpec, Resources
 from hexpo.application.ports.platform import Platform
+from hexpo.application.ports.store import RowStore
+from hexpo.application.ports.tokenizer import Tokenizer
 from hexpo.domain.errors import IllegalTransition
-from hexpo.infrastructure import parts, serve
+from hexpo.infrastructure import find, parts, serve
+from hexpo.infrastructure.config.algorithm import updates
+from hexpo.infrastructure.config.load import refuse
 from hexpo.infrastructure.config.schema import RunConfig
-from hexpo.infrastructure.config.sharing import takes_turns, transfer_of
+from hexpo.infrastructure.config.sharing import is_one_process, takes_turns, transfer_of
+from hexpo.infrastructure.config.structure import structure
 from hexpo.infrastructure.opened import Opened
 
 log = logging.getLogger(__name__)
+
+TURN = "turn"
+"""Replica n and rank n share a device where generation and training take turns."""
 
 
 class Processes:
     """Rollout replicas and training ranks. A run in one process has none, and starts nothing."""
 
-    def __init__(self, config: RunConfig, folder: Path, platform: Platform, opened: Opened) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: Path,
+        platform: Platform,
+        opened: Opened,
+        *,
+        store: Callable[[], RowStore],
+        tokenizer: Callable[[], Tokenizer],
+        columns: Callable[[], frozenset[str]],
+    ) -> None:
+        """Args: store, tokenizer, columns: made only if ranks are started."""
         self._config, self._folder, self._platform = config, folder, platform
-        self._opened = opened
-        self._replicas: Mapping[str, RemoteRollout] | None = None
-        self._ranks: Sequence[Process] = ()
+        self._opened, self._store = opened, store
+        self._tokenizer, self._columns = tokenizer, columns
+        self._is_started = is_one_process(config)
+        self._replicas: dict[str, RemoteRollout] = {}
+        self._ranks: RankedEngine | None = None
 
     @property
     def replicas(self) -> Mapping[str, RemoteRollout]:
-        """Rollout engines by name; none in a run of one process.
+        """Rollout engines by name; none in a run of one process. Raises IllegalTransition."""
+        self._require_started()
+        return self._replicas
 
-        Raises IllegalTransition: there are some, and `start` was not awaited.
+    @property
+    def ranks(self) -> RankedEngine | None:
+        """The policy's engine over all ranks; None where it trains in this process.
+
+        Raises IllegalTransition: `start` was not awaited.
         """
-        if self._replicas is None and not self.specs():
-            return {}
-        if self._replicas is None:
+        self._require_started()
+        return self._ranks
+
+    def _require_started(self) -> None:
+        if not self._is_started:
             raise IllegalTransition(
                 "the run's processes are not started; await container.processes().start() first"
             )
-        return self._replicas
 
     async def start(self) -> None:
         """All of them, or none. Safe to call twice.
 
         Raises: NotEnough: fewer devices than wanted. EngineFailed: one ended before it was ready.
         """
-        if self._replicas is not None:
+        if self._is_started:
             return
-        self._replicas = {}
-        specs = self.specs()
-        if not specs:
-            return
-        log.info("starting %d processes: %s", len(specs), ", ".join(spec.name for spec in specs))
-        cluster: Cluster = self._opened.keep(make_cluster(self._config, self._folder))
-        started = await cluster.start(specs)
-        self._replicas = {process.name: await connect(process) for process in started}
-
-    def specs(self) -> list[ProcessSpec]:
-        """What is wanted."""
+        self._is_started = True
         config = self._config
-        if not config.rollout.replicas:
-            return []
+        cluster: Cluster = self._opened.keep(make_cluster(config, self._folder))
+        if config.training.ranks > 1:
+            log.info("starting %d training ranks", config.training.ranks)
+            self._ranks = await start_ranks(
+                HostConfig(ranks=config.training.ranks, communication=self._platform.collective),
+                self._launch(),
+                cluster=cluster,
+                store=self._store(),
+                tokenizer=self._tokenizer(),
+            )
+        if config.rollout.replicas:
+            log.info("starting %d rollout replicas", config.rollout.replicas)
+            started = await cluster.start(self.replica_specs())
+            self._replicas = {process.name: await connect(process) for process in started}
+
+    def replica_specs(self) -> list[ProcessSpec]:
+        """What the rollout wants."""
         specs = serve.rollout_specs(
-            config,
+            self._config,
             self._platform,
-            replicas=config.rollout.replicas,
-            transfer=transfer_of(config),
+            replicas=self._config.rollout.replicas,
+            transfer=transfer_of(self._config),
             needs=Resources(cpus=1),
         )
-        if takes_turns(config):
-            return [attrs.evolve(spec, share=f"turn-{n}") for n, spec in enumerate(specs)]
-        return specs
+        if not takes_turns(self._config):
+            return specs
+        return [attrs.evolve(spec, share=f"{TURN}-{n}") for n, spec in enumerate(specs)]
+
+    def _launch(self) -> Launch:
+        """What every rank runs. Raises ConfigurationError: the backend's options do not fit."""
+        config = self._config
+        module = find.adapter("training", config.training.backend)
+        options = parts.training_options(config, self._columns())
+        settings, problems = structure(options, module.Config, at="training.options")
+        if settings is None:
+            raise refuse(problems)
+        model = module.Model(
+            config=settings,
+            path=config.model.path,
+            precision=config.model.precision,
+            device=self._platform.device,
+            temperature=config.rollout.temperature,
+            total_steps=updates(config) * config.run.steps,
+            seed=config.run.seed,
+        )
+        kind = transfer_of(config).kind
+        return Launch(
+            backend=module.RANK,
+            value=model,
+            send=(serve.SENDER, kind) if config.rollout.replicas else None,
+            share=TURN if takes_turns(config) and config.rollout.replicas else "",
+            environment=self._platform.environment(),
+        )
 
 
 def make_cluster(config: RunConfig, folder: Path) -> Cluster:

@@ -23,6 +23,7 @@ from hexpo.infrastructure.config.structure import plain, structure
 from hexpo.infrastructure.process import quieten
 
 ROLLOUT_REPLICA = "hexpo.infrastructure.serve:rollout_replica"
+SENDER = "hexpo.infrastructure.serve:sender_of"
 
 
 def rollout_specs(

@@ -32,7 +32,8 @@ class FleetSettings:
     """What a fleet is."""
 
     replicas: int = attrs.field(default=1, validator=attrs.validators.ge(1))
-    speed: RolloutSpeed = RolloutSpeed()
+    speed: RolloutSpeed = attrs.field(factory=RolloutSpeed)
+    """Of each replica."""
     load_seconds: float = attrs.field(default=0.0, validator=attrs.validators.ge(0))
     """Virtual time of a weight update, on all replicas side by side."""
     grain: int = attrs.field(default=1, validator=attrs.validators.ge(1))
@@ -41,6 +42,7 @@ class FleetSettings:
     prompt_tokens: int = attrs.field(default=0, validator=attrs.validators.ge(0))
     """Tokens of each prompt; what the request's own ids are is not looked at."""
     vocabulary: int = 32
+    """Ids are drawn from 0 up to here."""
 
 
 class SimulatedFleet:
@@ -196,9 +198,7 @@ class SimulatedFleet:
             given_tokens=request.given * grain,
         )
 
-    def _answer(
-        self, request: Request, job: Job, sampled: int, stop: StopReason
-    ) -> Generation:
+    def _answer(self, request: Request, job: Job, sampled: int, stop: StopReason) -> Generation:
         start = request.seed % _DRAWN + request.given
         if start + sampled <= _DRAWN:
             ids, logprobs = (

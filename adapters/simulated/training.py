@@ -7,6 +7,7 @@ import json
 from collections.abc import Collection
 from pathlib import Path
 
+from hexpo.adapters.simulated.memory import Held
 from hexpo.application.ports.scorer import Scorer
 from hexpo.application.ports.store import RowStore
 from hexpo.application.ports.training import StepResult, TrainingCapabilities
@@ -21,15 +22,19 @@ from hexpo.domain.objective import Objective
 class SimulatedTraining:
     """`trained` lists, for each optimizer step, the row ids it was accumulated from."""
 
-    def __init__(self, store: RowStore, *, step_seconds: float = 0.0) -> None:
-        self._store, self._step_seconds = store, step_seconds
+    def __init__(
+        self, store: RowStore, *, step_seconds: float = 0.0, held: Held | None = None
+    ) -> None:
+        """Args: held: its memory on a counted device; None: it needs none."""
+        self._store, self._step_seconds, self._held = store, step_seconds, held
         self._version = 0
         self._part: list[int] = []
         self.trained: list[list[int]] = []
-        self.capabilities = TrainingCapabilities(packing=True)
+        self.capabilities = TrainingCapabilities(packing=True, offload=True)
 
     async def score(self, rows: Sequences, columns: Collection[str]) -> Metrics:
         """Every scored column repeats the behaviour's."""
+        self._require("score")
         behaviour = self._store.get(rows.ids, ["behaviour"])["behaviour"]
         self._store.extend(rows.ids, {name: behaviour.clone() for name in columns})
         return {}
@@ -40,6 +45,7 @@ class SimulatedTraining:
 
     async def accumulate(self, rows: Sequences, objective: Objective) -> Metrics:
         """Remembers the rows, after checking that their tokens are there."""
+        self._require("train")
         stored = [name for name in objective.token_columns if name not in rows]
         self._store.get(rows.ids, stored)
         self._part += rows.ids.tolist()
@@ -47,6 +53,7 @@ class SimulatedTraining:
 
     async def step(self) -> StepResult:
         """Takes `step_seconds`."""
+        self._require("step")
         await asyncio.sleep(self._step_seconds)
         self.trained.append(self._part)
         self._part = []
@@ -59,13 +66,18 @@ class SimulatedTraining:
 
     async def send(self, update: Update) -> Digest:
         """There are no weights."""
+        self._require("send")
         return Digest(tensors=0, bytes=0, checksum="")
 
     async def offload(self) -> None:
-        """Holds no memory."""
+        """Frees what it holds."""
+        if self._held is not None:
+            await self._held.offload()
 
     async def onload(self) -> None:
-        """Nothing is ever away."""
+        """Takes it again."""
+        if self._held is not None:
+            await self._held.onload()
 
     def view(self, name: str) -> Scorer:
         """Itself: nothing is learnt."""
@@ -90,4 +102,9 @@ class SimulatedTraining:
         await asyncio.to_thread((folder / "trained.json").write_text, json.dumps(self.trained))
 
     async def close(self) -> None:
-        """Holds nothing."""
+        """Frees what it holds."""
+        await self.offload()
+
+    def _require(self, what: str) -> None:
+        if self._held is not None:
+            self._held.require(what)

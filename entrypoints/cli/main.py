@@ -16,6 +16,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from hexpo import __version__
 from hexpo.domain.errors import EngineFailed, HexpoError, NonFinite
+from hexpo.entrypoints.cli.asked import Asked
 
 USER_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
 """Exit codes: something to correct, something that broke, Ctrl-C."""
@@ -79,6 +80,14 @@ def plan(config: Config, *overrides: Overrides) -> int:
     from hexpo.entrypoints.cli import looking
 
     return looking.plan(config, overrides)
+
+
+@app.command
+def simulate(config: Config, *overrides: Overrides, asked: Asked) -> int:
+    """Say how fast a configuration would train on so many devices, and draw it. Loads no model."""
+    from hexpo.entrypoints.cli import simulating
+
+    return simulating.simulate(config, overrides, asked)
 
 
 @app.command

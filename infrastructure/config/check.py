@@ -192,6 +192,23 @@ def freshness(config: RunConfig) -> Iterator[Problem]:
         yield Problem("asynchrony", str(error))
 
 
+def processes(config: RunConfig) -> Iterator[Problem]:
+    """Parts in processes of their own reach each other."""
+    ranks, replicas = config.training.ranks, config.rollout.replicas
+    if ranks > 1 and not replicas:
+        yield Problem(
+            "rollout.replicas",
+            f"0, but the {ranks} training ranks keep the weights in their own processes: an engine"
+            " in this one would never see them; use at least 1",
+        )
+    if replicas and config.rollout.transfer == "shared":
+        yield Problem(
+            "rollout.transfer",
+            f"shared reads the trainer's own tensors, and {replicas} replicas have processes of"
+            " their own; use auto",
+        )
+
+
 def evaluation(config: RunConfig) -> Iterator[Problem]:
     """What is asked of an evaluation can be measured."""
     chosen = config.evaluation
@@ -277,6 +294,7 @@ CHECKS: tuple[Check, ...] = tuple(
         proximal,
         term_names,
         freshness,
+        processes,
         evaluation,
         columns,
         roles.further_models,

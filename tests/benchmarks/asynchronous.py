@@ -175,6 +175,8 @@ def calibrated(devices: int, *, share: int) -> float:
     low, high = 1_200.0, 2_400.0
     under, over = excess(low), excess(high)
     for _ in range(3):
+        if abs(over) < 1 or over == under:
+            break
         low, high = high, high - over * (high - low) / (over - under)
         under, over = over, excess(high)
     return high
@@ -389,7 +391,12 @@ def main() -> None:
         "calibration: one speed, the median length fitted to colocated generation",
         ("devices", "median", "mean length", "published step"),
         [
-            (one, f"{median:.0f}", f"{workload(median, share=share).lengths.mean():.0f}", TABLE[one].colocated)
+            (
+                one,
+                f"{median:.0f}",
+                f"{workload(median, share=share).lengths.mean():.0f}",
+                TABLE[one].colocated,
+            )
             for one, median in medians.items()
         ],
     )

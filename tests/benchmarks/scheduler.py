@@ -69,9 +69,7 @@ def resident() -> int:
 async def driver(flying: int, replicas: int, versions: int) -> tuple[float, float]:
     """Microseconds of an event, bytes of a trajectory in flight."""
     fleet = fleet_of(replicas)
-    agent = SingleTurn(
-        rollout=fleet, tokenizer=SimulatedTokenizer(), sampling=SAMPLING, seed=0
-    )
+    agent = SingleTurn(rollout=fleet, tokenizer=SimulatedTokenizer(), sampling=SAMPLING, seed=0)
     player = Player(
         agent,
         SimulatedReward(),

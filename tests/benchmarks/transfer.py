@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import os
 import statistics
 import sys
@@ -116,14 +117,15 @@ class Trainer:
         return time.thread_time() - began
 
 
-async def measured(kind: str, repeats: int, folder: Path) -> list[dict[str, float]]:
+async def measured(
+    kind: str, options: Mapping[str, Any], repeats: int, folder: Path
+) -> list[dict[str, float]]:
     """Parts of each transfer."""
     from hexpo.adapters.cluster import local
     from hexpo.application.ports.cluster import ProcessSpec
     from hexpo.domain.metrics import values
     from hexpo.infrastructure.parts import make
 
-    options = {"disk": {"folder": str(folder / "weights")}}.get(kind, {})
     trainer = Trainer(kind)
     cluster = local.build(local.Config(oversubscribe=True), folder=folder)
     spec = ProcessSpec(
@@ -167,13 +169,15 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
+    parser.add_argument("--bucket-mib", type=int, nargs="*", default=[0], help="0: the default")
     arguments = parser.parse_args()
     rows = []
     with calibrated():
-        for kind in arguments.kinds:
+        for kind, bucket in itertools.product(arguments.kinds, arguments.bucket_mib):
+            options = {"bucket_mib": bucket} if bucket else {}
             with tempfile.TemporaryDirectory() as folder:
-                found = asyncio.run(measured(kind, arguments.repeats, Path(folder)))
-            rows.append((kind, *_row(found)))
+                found = asyncio.run(measured(kind, options, arguments.repeats, Path(folder)))
+            rows.append((f"{kind} {bucket or ''}", *_row(found)))
     header = ("kind", "copy", "send", "receive", "busier", "transfer", "reload", "moved", "copies")
     print_table("CPU seconds", header[:5], [row[:5] for row in rows])
     print_table("Seconds", (header[0], *header[5:]), [(row[0], *row[5:]) for row in rows])

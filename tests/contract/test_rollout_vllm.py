@@ -9,7 +9,7 @@ import itertools
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,16 +17,16 @@ from typing import Any
 import attrs
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from hexpo.adapters.models.policy import Precision
-from hexpo.adapters.rollout.vllm import Config, VllmEngine, build, capabilities
+from hexpo.adapters.rollout.vllm import Config, VllmEngine, build, capabilities, environment
 from hexpo.adapters.rollout.vllm.engine import Served
 from hexpo.adapters.rollout.wire import RemoteRollout, RolloutService
+from hexpo.adapters.transfer.disk import build_sender
 from hexpo.application.ports.cluster import Death
 from hexpo.application.ports.rollout import Generation, PauseMode, Request
-from hexpo.application.ports.transfer import Digest, Update
+from hexpo.application.ports.transfer import Digest, Update, Weight
 from hexpo.domain.digest import Digester
 from hexpo.domain.errors import EngineFailed, IllegalTransition, Unsupported
 from hexpo.domain.sampling import Sampling
@@ -57,6 +57,20 @@ def _module(path: Path) -> ModuleType:
 HERE = Path(__file__).parent
 SUITE = _module(HERE / "test_rollout.py")
 FAKE = _module(HERE.parent / "adapters" / "rollout" / "vllm_fake.py")
+
+
+async def started(engine: Any, one: Request) -> asyncio.Task[Generation]:
+    """As the suite's, but of this very request: vLLM may begin a later one first."""
+    adapter = engine if isinstance(engine, VllmEngine) else engine._process.engine
+    task = asyncio.ensure_future(engine.generate(one))
+    while not (  # noqa: ASYNC110 - nothing says so on this loop
+        task.done() or any(a.ids for a in list(adapter._answers) if a.request.id == one.id)
+    ):
+        await asyncio.sleep(0.001)
+    return task
+
+
+SUITE.started = started  # in this module's own copy of the suite
 
 EXCEPT = (
     "tells_every_waiter",  # below: what breaks is another process
@@ -94,7 +108,6 @@ class Model:
 
     module: Any
     folder: Path
-    updates: int = 0
 
     @torch.no_grad()
     def logits(self, ids: Any) -> Tensor:
@@ -159,6 +172,7 @@ class OverThere:
     def __init__(self, engine: VllmEngine, loop: asyncio.AbstractEventLoop, model: Model) -> None:
         self.engine, self.loop, self.model = engine, loop, model
         self._service = RolloutService(engine)
+        self.updates = 0
 
     async def call(self, method: str, *arguments: Any, **options: Any) -> Any:
         if method == "close":
@@ -170,12 +184,15 @@ class OverThere:
     async def there(self, work: Any) -> Any:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))
 
-    def sent(self, version: int) -> Update:
-        """The model's present weights, in a file."""
-        self.model.updates += 1
-        path = self.model.folder / f"update-{self.model.updates}.bin"
-        save_file(self.model.weights(), path)
-        return Update(version=version, address={"path": str(path)})
+    def sent(self, version: int, weights: Mapping[str, Tensor] | None = None) -> Update:
+        """Weights, by default the model's present ones, in files."""
+        self.updates += 1
+        folder = self.model.folder / f"update-{self.updates}"
+        update = Update(version=version, address={"folder": str(folder), "keep": 1, "bucket": 9000})
+        named = self.model.weights() if weights is None else weights
+        stream = (Weight(name=k, shape=tuple(v.shape), tensor=v) for k, v in named.items())
+        build_sender()(stream, update)
+        return update
 
     async def _left(self) -> None:
         await self.engine.interrupt()
@@ -192,37 +209,21 @@ class OverThere:
         """It runs on."""
 
 
-RECEIVER = '''
-"""Reads a file of safetensors whose name is the address."""
-
-def build_receiver(*, reader):
-    def receive(update):
-        from safetensors.torch import load_file
-
-        assert reader == "replica"
-        yield from load_file(update.address["path"]).items()
-
-    return receive
-'''
-
-
 @pytest.fixture(scope="module")
-def real(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OverThere]:
+def real(model: Model) -> Iterator[OverThere]:
     """One engine for all tests here: a start takes half a minute."""
-    folder = tmp_path_factory.mktemp("receiver")
-    (folder / "file_receiver.py").write_text(RECEIVER)
-    before = os.environ.get("PYTHONPATH", "")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder), before]))
+    config = Config(slots=SUITE.SLOTS, top_k=SUITE.VOCABULARY)
+    os.environ.update(environment(config))  # its processes inherit them
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     engine = asyncio.run_coroutine_threadsafe(
         build(
-            Config(slots=SUITE.SLOTS, top_k=SUITE.VOCABULARY),
+            config,
             model=str(model.folder),
             precision=Precision.FP32,
             tokenizer=SUITE.Letters(),
-            receiver="file_receiver",
+            receiver="hexpo.adapters.transfer.disk",
             reader="replica",
         ),
         loop,
@@ -449,10 +450,9 @@ def test_weights_that_do_not_fit_are_named_and_the_next_whole_load_mends_it(
 
     async def there() -> float:
         await engine.pause(PauseMode.DRAIN)
-        update = real.sent(1)
         wrong = model.weights()
         change(wrong)
-        save_file(wrong, str(update.address["path"]))
+        update = real.sent(1, wrong)
         with pytest.raises(EngineFailed, match=message):
             await engine.load_weights(update)
         with pytest.raises(EngineFailed, match="did not arrive whole"):

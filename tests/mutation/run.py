@@ -82,7 +82,8 @@ def tests_of(path: Path) -> list[Path]:
         is_near = package != Path() and test.is_relative_to(TESTS / package)
         if is_near or f"hexpo.{module}" in text or names & imported:
             chosen.append((not is_near, path.stem not in test.name, str(test), test))
-    return [test for *_, test in sorted(chosen)] or sorted(TESTS.glob("test_*.py"))
+    found = [test for *_, test in sorted(chosen)] or sorted(TESTS.glob("test_*.py"))
+    return [*found, TESTS / "test_defaults.py"]
 
 
 def _defined(path: Path) -> set[str]:

@@ -4,6 +4,16 @@ from hexpo.adapters.rollout.vllm.building import build
 from hexpo.adapters.rollout.vllm.engine import VllmEngine
 from hexpo.adapters.rollout.vllm.scores import Scores
 from hexpo.adapters.rollout.vllm.serving import SERVE, serve
-from hexpo.adapters.rollout.vllm.settings import Config, capabilities, readers
+from hexpo.adapters.rollout.vllm.settings import Config, capabilities, environment, readers
 
-__all__ = ["SERVE", "Config", "Scores", "VllmEngine", "build", "capabilities", "readers", "serve"]
+__all__ = [
+    "SERVE",
+    "Config",
+    "Scores",
+    "VllmEngine",
+    "build",
+    "capabilities",
+    "environment",
+    "readers",
+    "serve",
+]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import importlib.util
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -63,26 +62,3 @@ def _refuse(given: Mapping[str, Any], own: Mapping[str, Any], known: Collection[
             problems.append(f"the installed vLLM has no argument {name}{hint}")
     if problems:
         raise ConfigurationError("rollout.options.arguments: " + "; ".join(problems))
-
-
-def variables(config: Config) -> dict[str, str]:
-    """Variables for the engine's processes; vLLM reads them nowhere else."""
-    found = {
-        "VLLM_LOGGING_LEVEL": config.log_level,
-        "VLLM_CPU_KVCACHE_SPACE": str(max(1, round(config.cache_gib))),
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
-        "OMP_WAIT_POLICY": "passive",
-    }
-    if preload := _thread_runtime():
-        found["LD_PRELOAD"] = preload
-    return {**found, **config.environment}
-
-
-def _thread_runtime() -> str:
-    """Intel's OpenMP library beside the interpreter, which vLLM's CPU build wants preloaded."""
-    spec = importlib.util.find_spec("torch")
-    if spec is None or spec.origin is None:
-        return ""
-    library = Path(spec.origin).parents[3] / "libiomp5.so"
-    return str(library) if library.is_file() else ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 import tempfile
 from collections.abc import Collection
 from pathlib import Path
@@ -15,7 +14,7 @@ import attrs
 from hexpo.adapters.models.export import export_policy
 from hexpo.adapters.models.loading import load_policy, locate
 from hexpo.adapters.models.policy import Precision
-from hexpo.adapters.rollout.vllm.arguments import engine_arguments, variables
+from hexpo.adapters.rollout.vllm.arguments import engine_arguments
 from hexpo.adapters.rollout.vllm.engine import Served, VllmEngine
 from hexpo.adapters.rollout.vllm.failures import translated
 from hexpo.adapters.rollout.vllm.settings import Config, capabilities, readers
@@ -36,7 +35,8 @@ async def build(
     receiver: str = "",
     reader: str = "",
 ) -> VllmEngine:
-    """An engine that serves the model's own weights, as version 0. Blocks for half a minute.
+    """An engine that serves the model's own weights, as version 0. Blocks for half a minute. The
+    process was started with `environment(config)`.
 
     Args: model: see `hexpo.adapters.models.loading.locate`; other formats are rewritten first.
         tokenizer: for stop texts and further stop ids.
@@ -45,8 +45,6 @@ async def build(
     Raises: MissingExtra: vLLM is not installed here. ConfigurationError: an argument that it does
         not know. Unsupported: sleep on a processor. ModelError, EngineFailed: it did not start.
     """
-    for name, value in variables(config).items():  # vLLM's processes start with them
-        os.environ[name] = value
     parts = _vllm()
     if config.sleep and parts.platform.is_cpu():
         raise Unsupported("vllm cannot sleep on a processor; set rollout.options.sleep to false")
@@ -57,16 +55,24 @@ async def build(
         )
         with translated("starting"):
             llm = parts.engine.from_engine_args(parts.arguments(**arguments))
-        if receiver:
-            with translated("connecting the receiver"):
-                names = list(readers(config, reader))
-                await llm.collective_rpc("hexpo_connect", args=(receiver, names))
+        try:
+            await _connect(llm, receiver, readers(config, reader))
+        except BaseException:
+            llm.shutdown()
+            raise
     return VllmEngine(
         llm,
         _served(llm, config, tokenizer, sampling_stop_ids, receives=bool(receiver)),
         capabilities=attrs.evolve(capabilities(config), stop_texts=tokenizer is not None),
         sampling=parts.sampling,
     )
+
+
+async def _connect(llm: Any, receiver: str, names: Collection[str]) -> None:
+    """Have every worker build its receiver."""
+    if receiver:
+        with translated("connecting the receiver"):
+            await llm.collective_rpc("hexpo_connect", args=(receiver, list(names)))
 
 
 def model_folder(model: str, *, precision: Precision, scratch: Path) -> Path:

@@ -190,7 +190,8 @@ class VllmEngine:
         await self.interrupt()
         await self._idle()
         self._open.set()
-        await asyncio.to_thread(self._llm.shutdown)
+        llm, self._llm = self._llm, None
+        await asyncio.to_thread(llm.shutdown)
 
     @property
     def _is_busy(self) -> bool:
@@ -270,7 +271,7 @@ class VllmEngine:
         finally:
             answer.inside = False
             if not self._llm.errored:
-                await self._llm.abort(name)  # where it left early; else nothing has this name
+                await self._llm.abort(name)  # where it left early; else nobody has this name
 
     async def _score(self, ids: Sequence[int], top_k: int) -> Scores:
         params = self._sampling(

@@ -158,14 +158,14 @@ class MappedRowStore:
             names = {name for name in os.listdir(self._folder) if name.endswith((_BLOCK, _NOTE))}
         except FileNotFoundError:
             raise WrongBatch(f"the row store {self._folder} is closed") from None
+        for name in self._seen - names:  # removed, and its note perhaps too
+            self._forget(list(self._rows.get(name, ())))
+            self._leave(name)
         for name in sorted(names - self._seen):
             if name.endswith(_NOTE):
                 self._read_note(name)
             else:
                 self._adopt(name)
-        for name in self._seen - names:  # removed, and its note perhaps too
-            self._forget(list(self._rows.get(name, ())))
-            self._leave(name)
 
     def _adopt(self, name: str) -> None:
         try:

@@ -1,9 +1,20 @@
-"""Training of a policy in one process, in plain torch; the place where FSDP2 ranks will stand."""
+"""Training in plain torch: one process, or FSDP2 over many ranks."""
 
 from hexpo.adapters.models.lora import Lora
 from hexpo.adapters.training.fsdp.building import build, build_frozen
 from hexpo.adapters.training.fsdp.config import Config, Schedule
 from hexpo.adapters.training.fsdp.engine import FsdpEngine
 from hexpo.adapters.training.fsdp.frozen import FrozenScorer
+from hexpo.adapters.training.fsdp.ranks import RANK, Model
 
-__all__ = ["Config", "FrozenScorer", "FsdpEngine", "Lora", "Schedule", "build", "build_frozen"]
+__all__ = [
+    "RANK",
+    "Config",
+    "FrozenScorer",
+    "FsdpEngine",
+    "Lora",
+    "Model",
+    "Schedule",
+    "build",
+    "build_frozen",
+]

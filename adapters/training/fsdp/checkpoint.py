@@ -87,7 +87,7 @@ def _read(folder: Path, kind: str, ranks: int, rows: Mapping[str, slice]) -> dic
     passed: dict[str, int] = {}
     for rank in range(ranks):
         with safe_open(str(folder / _file(kind, rank, ranks)), framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118  safe_open is no mapping
+            for name in file.keys():
                 part = file.get_slice(name)
                 if not part.get_shape():  # a step count: every rank has it
                     pieces.setdefault(name, [file.get_tensor(name)])
@@ -98,8 +98,7 @@ def _read(folder: Path, kind: str, ranks: int, rows: Mapping[str, slice]) -> dic
                 start, stop = (0, length) if wanted is None else _within(wanted, first, length)
                 pieces.setdefault(name, []).append(part[start:stop])
     return {
-        name: found[0] if len(found) == 1 else torch.cat([*found])
-        for name, found in pieces.items()
+        name: found[0] if len(found) == 1 else torch.cat([*found]) for name, found in pieces.items()
     }
 
 

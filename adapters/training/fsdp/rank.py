@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
+
 class Model:
     """A policy with the way it runs and its head; in parts on all ranks where it is sharded."""
 

@@ -26,6 +26,7 @@ from hexpo.domain.batch import Sequences
 from hexpo.domain.errors import Unsupported
 from hexpo.domain.metrics import Metrics, latest, mean_of, total
 from hexpo.domain.objective import Loss, Objective, Term
+from hexpo.domain.seeds import seed_for
 
 
 def build_rank(
@@ -76,6 +77,7 @@ RANK = f"{__name__}:open_rank"
 
 def open_rank(model: Model, *, rank: int, ranks: int) -> RankBackend:
     """Load a model and keep this rank's part of it. All ranks together."""
+    torch.manual_seed(seed_for(model.seed, "adapters"))  # which begin alike on all ranks
     return build_rank(
         model.config,
         policy=load_policy(model.path, precision=model.precision, device=model.device),

@@ -58,9 +58,7 @@ class Ranks:
 
     async def _ask(self, asked: Sequence[Process], method: str, arguments: Any) -> list[Any]:
         self.require_alive()
-        calls = [
-            asyncio.ensure_future(process.call(method, *arguments)) for process in asked
-        ]
+        calls = [asyncio.ensure_future(process.call(method, *arguments)) for process in asked]
         ending = asyncio.ensure_future(self._end(calls))
         try:
             return await asyncio.shield(ending)

@@ -20,7 +20,7 @@ from hexpo.application.ports.training import StepResult, TrainingCapabilities
 from hexpo.application.ports.transfer import Digest, Update
 from hexpo.domain.aggregate import Unit
 from hexpo.domain.batch import Sequences
-from hexpo.domain.errors import CheckpointError, EngineFailed, NonFinite, Unsupported, WrongBatch
+from hexpo.domain.errors import CheckpointError, NonFinite, Unsupported, WrongBatch
 from hexpo.domain.estimators import Estimator
 from hexpo.domain.metrics import Measure, Metrics, merge, total
 from hexpo.domain.objective import Objective
@@ -85,9 +85,7 @@ class RankedEngine:
             raise Unsupported(f"a reference makes the column `reference`, not {sorted(columns)}")
         return await self._score(rows, dict.fromkeys(columns, "old"), reference=True)
 
-    async def _score(
-        self, rows: Sequences, columns: dict[str, str], *, reference: bool
-    ) -> Metrics:
+    async def _score(self, rows: Sequences, columns: dict[str, str], *, reference: bool) -> Metrics:
         async with self._lock:
             if len(rows) and columns:
                 packed = shared(rows, len(self._ranks), (), columns)

@@ -141,9 +141,7 @@ class Worker:
             name: torch.cat([empty, *(piece[source] for piece in pieces)])
             for name, source in columns.items()
         }
-        written = self._agreed(
-            lambda: self._store.extend(share.rows.ids, made), lambda _: 0
-        )
+        written = self._agreed(lambda: self._store.extend(share.rows.ids, made), lambda _: 0)
         return None if written is None else True
 
     def compute(self, packed: bytes) -> None:
@@ -172,9 +170,7 @@ class Worker:
 
     def load(self, folder: str, progress: Progress) -> bool | None:
         """This rank's part. None: another rank could not."""
-        loaded = self._agreed(
-            lambda: self._backend.load(Path(folder), progress), lambda _: 0
-        )
+        loaded = self._agreed(lambda: self._backend.load(Path(folder), progress), lambda _: 0)
         return None if loaded is None else True
 
     def export(self, folder: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import math
 import sys
@@ -16,9 +17,9 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from hexpo.adapters.models.policy import Precision
-from hexpo.adapters.rollout.vllm import Config, capabilities, readers
+from hexpo.adapters.rollout.vllm import Config, capabilities, environment, readers
 from hexpo.adapters.rollout.vllm.answer import Answer, logprob_of
-from hexpo.adapters.rollout.vllm.arguments import engine_arguments, variables
+from hexpo.adapters.rollout.vllm.arguments import engine_arguments
 from hexpo.adapters.rollout.vllm.building import build, model_folder
 from hexpo.adapters.rollout.vllm.failures import FAILURES, REFUSALS, translated
 from hexpo.adapters.rollout.vllm.sampling import parameters, require_servable
@@ -63,11 +64,20 @@ def test_unknown_and_reserved_arguments_are_refused_at_once_with_the_nearest_nam
         arguments(wrong)
 
 
-def test_variables_of_the_user_win() -> None:
-    """Memory in whole GiB, as vLLM reads it."""
-    found = variables(Config(cache_gib=0.3, environment={"VLLM_LOGGING_LEVEL": "DEBUG"}))
+def test_variables_of_the_user_win(tmp_path: Path) -> None:
+    """Memory in whole GiB, as vLLM reads it; the thread runtime of the other environment."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "libiomp5.so").touch()
+    found = environment(
+        Config(
+            cache_gib=0.3,
+            python=str(tmp_path / "bin" / "python"),
+            environment={"VLLM_LOGGING_LEVEL": "DEBUG"},
+        )
+    )
     assert found["VLLM_CPU_KVCACHE_SPACE"] == "1"
     assert found["VLLM_LOGGING_LEVEL"] == "DEBUG"
+    assert found["LD_PRELOAD"] == str(tmp_path / "lib" / "libiomp5.so")
 
 
 def test_every_rank_reads_for_itself() -> None:
@@ -85,11 +95,7 @@ def test_sleep_is_declared_only_where_it_was_chosen() -> None:
 def test_without_vllm_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """M3."""
     monkeypatch.setitem(sys.modules, "vllm", None)
-    for name in variables(Config()):
-        monkeypatch.setenv(name, "")
     with pytest.raises(MissingExtra, match=r"hexpo\[vllm-cpu\]"):
-        import asyncio
-
         asyncio.run(build(Config(), model="nowhere"))
 
 
@@ -238,6 +244,7 @@ def test_a_folder_without_safetensors_is_refused(tmp_path: Path) -> None:
 
 def test_another_format_is_rewritten_and_a_folder_is_used_as_it_is(tmp_path: Path) -> None:
     """vLLM reads Hugging Face folders."""
+    (tmp_path / "config.json").write_text("{}")
     assert model_folder(str(tmp_path), precision=Precision.BF16, scratch=Path("no")) == tmp_path
 
 
@@ -249,12 +256,8 @@ def test_vllm_s_errors_become_the_port_s_by_kind() -> None:
 
     with pytest.raises(WrongValue, match="too long"), translated("request 'x'"):
         raise VLLMValidationError("too long")
-    with pytest.raises(EngineFailed, match="ValueError: a <- KeyError") as raised:
-        with translated("loading"):
-            try:
-                raise KeyError("b")
-            except KeyError as error:
-                raise ValueError("a") from error
+    with pytest.raises(EngineFailed, match="ValueError: a <- KeyError") as raised, translated("x"):
+        raise ValueError("a") from KeyError("b")
     assert isinstance(raised.value.__cause__, ValueError)
 
 

@@ -1,0 +1,56 @@
+"""`hexpo simulate`, as a user runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hexpo.entrypoints.cli.main import USER_ERROR, run
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY = str(ROOT / "examples" / "tiny.yaml")
+
+
+def simulate(*arguments: str, picture: Path) -> int:
+    given = ["--gpus", "4", "--steps", "2", "--picture", str(picture)]
+    return run(["simulate", TINY, *given, *arguments])
+
+
+def test_it_shows_step_time_ages_and_bounds_and_draws_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """How many devices for what, which staleness, what step time."""
+    picture = tmp_path / "here" / "picture.png"
+    assert simulate("--split", "3:1", "--staleness", "1", picture=picture) == 0
+    shown = capsys.readouterr().out
+    assert "3:1" in shown
+    for word in ("step s", "Little", "busy G", "age", "trainer", "replicas"):
+        assert word in shown
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_sweep_names_the_fastest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Colocated, splits, stalenesses and orders side by side."""
+    assert simulate("--sweep", picture=tmp_path / "p.png") == 0
+    shown = capsys.readouterr().out
+    assert "fastest:" in shown
+    assert "completion" in shown
+    assert "all" in shown
+
+
+def test_lengths_of_a_file_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Answers of 2 tokens each, whatever the budget is."""
+    lengths = tmp_path / "lengths"
+    lengths.write_text("2\n2\n")
+    assert simulate("--lengths", str(lengths), picture=tmp_path / "p.png") == 0
+    assert "2 tokens on" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("split", ["3:2", "4", "all", "4:0"])
+def test_an_impossible_split_is_one_clear_error(
+    tmp_path: Path, split: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """L1: exit code 2, a message, no traceback."""
+    assert simulate("--split", split, picture=tmp_path / "p.png") == USER_ERROR
+    assert "split" in capsys.readouterr().err
