@@ -32,8 +32,8 @@ class ProbeSettings:
 
     tolerance: Tolerance
     """Of the coarser of the two engines' types."""
-    tokens: int = attrs.field(default=8, validator=attrs.validators.ge(1))
-    """Sampled for each prompt."""
+    tokens: int = attrs.field(default=32, validator=attrs.validators.ge(1))
+    """Sampled for each prompt. With few, one unlikely token's rounding moves the mean too far."""
     temperature: float = attrs.field(default=1.0, validator=attrs.validators.gt(0))
     """The run's: the trainer scores at it."""
     seed: int = 0

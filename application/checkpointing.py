@@ -14,6 +14,7 @@ from pathlib import Path
 
 import attrs
 import cattrs
+from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
 from hexpo.application.export import ENGINE
 from hexpo.application.learning import POLICY, Learner
@@ -62,12 +63,37 @@ class Progress:
         )
 
 
+def _converter() -> cattrs.Converter:
+    """Writes the gate's masks as hexadecimal text: one bit a group makes numbers that are too
+    long for decimal digits, which Python refuses from 4,300 on."""
+    made = cattrs.Converter()
+    masks = ("alive_mask", "requeued_mask")
+    made.register_unstructure_hook(
+        Gate,
+        make_dict_unstructure_fn(
+            Gate, made, **{name: override(unstruct_hook=hex) for name in masks}
+        ),
+    )
+    made.register_structure_hook(
+        Gate,
+        make_dict_structure_fn(Gate, made, **{name: override(struct_hook=_mask) for name in masks}),
+    )
+    return made
+
+
+def _mask(value: str | int, _: type[int]) -> int:
+    return value if isinstance(value, int) else int(value, 16)
+
+
+_CONVERTER = _converter()
+
+
 async def save(store: CheckpointStore, progress: Progress, *, learner: Learner) -> None:
     """Write a checkpoint, whole or not at all. Raises CheckpointError (full disk, ...)."""
     async with store.write(progress.step) as folder:
         for role, engine in learner.engines.items():
             await engine.save(folder / part_of(role))
-        text = json.dumps(cattrs.unstructure(progress), indent=1)
+        text = json.dumps(_CONVERTER.unstructure(progress), indent=1)
         await asyncio.to_thread((folder / LOOP).write_text, text)
 
 
@@ -116,7 +142,7 @@ def read_progress(folder: Path) -> Progress:
     path = folder / LOOP
     try:
         data = json.loads(path.read_text())
-        progress = cattrs.structure(data, Progress)
+        progress = _CONVERTER.structure(data, Progress)
     except (OSError, ValueError, cattrs.BaseValidationError) as error:
         raise CheckpointError(
             f"{path} is missing or damaged ({error}); delete this checkpoint to resume from the"

@@ -21,6 +21,7 @@ from hexpo.domain.schedule.flow import (
     Flow,
     Stage,
     Turn,
+    admit,
     arrive,
     end,
     follow,
@@ -31,9 +32,11 @@ from hexpo.domain.schedule.flow import (
 
 
 class _Ranked(Protocol):
-    """Lower begins first."""
+    """Lower begins first. Told apart by identity."""
 
     def __lt__(self, other: Any, /) -> bool: ...
+
+    def __hash__(self) -> int: ...
 
 
 Entry = TypeVar("Entry", bound=_Ranked)
@@ -64,6 +67,8 @@ class Valve(Generic[Entry]):
         self._begin, self._cut = begin, cut
         self._flow = Flow(slots=slots)
         self._waiting: list[Entry] = []
+        self._queued: set[Entry] = set()
+        self._will_admit = False
         self._going, self._still, self._calm = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._changed()
 
@@ -78,14 +83,19 @@ class Valve(Generic[Entry]):
         return tuple(self._waiting)
 
     def enter(self, entry: Entry) -> None:
-        """The entry begins, or waits for its turn. Raises IllegalTransition: closed."""
-        turn = arrive(self._flow)
+        """The entry waits for its turn, which may come as soon as this instant is over. Raises
+        IllegalTransition: closed."""
+        self._flow = arrive(self._flow)
         heapq.heappush(self._waiting, entry)
-        self._take(turn)
+        self._queued.add(entry)
+        if not self._will_admit:
+            self._will_admit = True
+            asyncio.get_running_loop().call_soon(self._admit)
 
     def leave(self, entry: Entry) -> None:
         """The entry ended, or waits no longer. Call once for each that entered."""
-        if entry in self._waiting:
+        if entry in self._queued:
+            self._queued.remove(entry)
             self._waiting.remove(entry)
             heapq.heapify(self._waiting)
             self._take(withdraw(self._flow))
@@ -107,11 +117,14 @@ class Valve(Generic[Entry]):
         Returns at once where it is so already."""
         await self._going.wait()
 
-    async def pause(self, mode: PauseMode) -> None:
-        """Returns when all is still: at the latest when the piece of work that is being done has
-        ended, except for a drain, which waits for those that run, or for another pause, an
-        interruption, a resumption or a close. Raises IllegalTransition: closed."""
+    def hold(self, mode: PauseMode) -> None:
+        """Begin a pause. Raises IllegalTransition: closed."""
         self._take(follow(self._flow, _EVENTS[mode]))
+
+    async def still(self) -> None:
+        """Wait until the pause is complete: at the latest when the piece of work that is being
+        done has ended. Only a drain waits for those that run; another pause, an interruption, a
+        resumption or a close ends that wait."""
         await self._still.wait()
 
     def resume(self) -> None:
@@ -132,10 +145,15 @@ class Valve(Generic[Entry]):
         self.close()
         await self._calm.wait()
 
+    def _admit(self) -> None:
+        self._will_admit = False
+        self._take(admit(self._flow))
+
     def _take(self, turn: Turn) -> None:
         """Enter the new state first, then tell the engine: its callbacks may come back here."""
         self._flow = turn.flow
         begun = [heapq.heappop(self._waiting) for _ in range(turn.begins)]
+        self._queued.difference_update(begun)
         self._changed()
         for entry in begun:
             self._begin(entry)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import traceback
 from collections.abc import Sequence
 
@@ -12,6 +13,7 @@ import torch
 
 from hexpo.application.ports.agent import AgentLoop
 from hexpo.application.ports.reward import RewardFunction
+from hexpo.application.soundness import flaw_of
 from hexpo.domain.errors import EngineFailed, RewardUnavailable
 from hexpo.domain.trajectory import (
     Cause,
@@ -68,10 +70,12 @@ class Player:
         policy: RetryPolicy,
         give_up_after: int,
         greedy: AgentLoop | None = None,
+        vocabulary: int | None = None,
     ) -> None:
         """Args: greedy: plays one more answer of each ticket, as a baseline; it is graded, and
-        neither judged nor trained."""
-        self._greedy = greedy
+        neither judged nor trained. vocabulary: ids from there on are no answer; None: any may be.
+        """
+        self._greedy, self._vocabulary = greedy, vocabulary
         self._agent, self._rewards, self._policy = agent, rewards, policy
         self._give_up_after = give_up_after
         self._streak: list[_Fault] = []
@@ -116,7 +120,14 @@ class Player:
     ) -> tuple[Sequence[Outcome], Graded | None]:
         """Outcomes of the rows, and the greedy answer with its own."""
         asked = [*rows, greedy] if greedy is not None and greedy.failure is None else rows
-        outcomes = await self._rewards.grade(asked) if asked else ()
+        outcomes = (
+            [_finite(outcome) for outcome in await self._rewards.grade(asked)] if asked else []
+        )
+        if len(outcomes) != len(asked):
+            raise RewardUnavailable(
+                f"the grader gave {len(outcomes)} outcomes for {len(asked)} answers to prompt"
+                f" {asked[0].prompt.id!r}; it must give one for each, in order"
+            )
         if greedy is None:
             return outcomes, None
         own = outcomes[-1] if greedy.failure is None else greedy.failure
@@ -131,7 +142,7 @@ class Player:
             bound = asyncio.timeout(self._policy.deadline_seconds)
             try:
                 async with bound:
-                    return await agent.run(ticket, sample), None
+                    played = await agent.run(ticket, sample)
             except (EngineFailed, RewardUnavailable):
                 raise
             except Exception as error:  # noqa: BLE001  the one place where a rollout's failure becomes a value
@@ -140,7 +151,18 @@ class Player:
                 fault = _Fault.of(error)
                 failure = Failed(cause=Cause.RAISED, message=f"{type(error).__name__}: {error}")
                 log.warning("%s failed (try %d): %s", name, attempt + 1, failure.message)
+            else:
+                return self._sound(played, ticket, sample, name), None
         return _without_answer(ticket, sample, StopReason.FAILED, failure), fault
+
+    def _sound(self, row: Trajectory, ticket: Ticket, sample: int, name: str) -> Trajectory:
+        """The row, or one that failed: what contradicts itself is not trained."""
+        flaw = None if row.failure is not None else flaw_of(row, vocabulary=self._vocabulary)
+        if flaw is None:
+            return row
+        log.warning("%s gave a bad answer: %s", name, flaw)
+        failure = Failed(cause=Cause.BAD_RESULT, message=flaw)
+        return _without_answer(ticket, sample, StopReason.FAILED, failure)
 
     def _timed_out(self, ticket: Ticket, sample: int, name: str) -> Trajectory:
         message = f"no end within {self._policy.deadline_seconds} s"
@@ -177,6 +199,13 @@ class Player:
                 f" has graded none, at first: {first.cause.value}: {first.message}. Correct the"
                 " grader, or give it more time"
             )
+
+
+def _finite(outcome: Outcome) -> Outcome:
+    """A score that is no finite number is a failure of its sample: it would spoil its group."""
+    if isinstance(outcome, Failed) or math.isfinite(outcome.value):
+        return outcome
+    return Failed(cause=Cause.BAD_RESULT, message=f"the score is {outcome.value}")
 
 
 def _without_answer(ticket: Ticket, sample: int, stop: StopReason, failure: Failed) -> Trajectory:

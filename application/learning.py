@@ -11,6 +11,7 @@ from torch import Tensor
 from hexpo.application.ports.scorer import Scorer
 from hexpo.application.ports.store import RowStore
 from hexpo.application.ports.training import TrainingEngine
+from hexpo.application.residency import Residency
 from hexpo.application.timing import Stopwatch
 from hexpo.domain.advantages.report import group_report
 from hexpo.domain.batch import Sequences
@@ -22,6 +23,7 @@ from hexpo.domain.metrics import Measure, Metrics, merge, total
 from hexpo.domain.moving import STILL, Moving
 from hexpo.domain.objective import Objective
 from hexpo.domain.ragged import row_counts
+from hexpo.domain.schedule.residency import Phase
 from hexpo.domain.trajectory import Group
 
 POLICY = "policy"
@@ -92,10 +94,13 @@ class Learner:
         store: RowStore,
         recipe: Recipe,
         moving: Moving = STILL,
+        residency: Residency | None = None,
     ) -> None:
-        """Args: roles: `policy`, and who else learns from the same batch (a critic)."""
+        """Args: roles: `policy`, and who else learns from the same batch (a critic).
+        residency: who gives way to scorers on shared devices; None: nothing is shared."""
         self._settings, self._roles, self._store = settings, roles, store
         self._recipe, self.moving = recipe, moving
+        self._residency = residency or Residency()
 
     @property
     def engines(self) -> dict[str, TrainingEngine]:
@@ -142,7 +147,10 @@ class Learner:
         by_scorer: dict[Scorer, set[str]] = {}
         for column, scorer in self._scored.items():
             by_scorer.setdefault(scorer, set()).add(column)
-        return [await scorer.score(rows, columns) for scorer, columns in by_scorer.items()]
+        if not by_scorer:
+            return []
+        async with self._residency.phase(Phase.SCORE):
+            return [await scorer.score(rows, columns) for scorer, columns in by_scorer.items()]
 
     async def _estimate(self, rows: Sequences) -> tuple[Sequences, Metrics]:
         metrics: list[Metrics] = []

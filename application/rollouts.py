@@ -15,7 +15,7 @@ import attrs
 from hexpo.application.grading import Player
 from hexpo.application.ports.prompts import Position, PromptSource
 from hexpo.domain.errors import RewardUnavailable
-from hexpo.domain.metrics import Metrics
+from hexpo.domain.metrics import Metrics, mean_of
 from hexpo.domain.schedule import (
     Dropped,
     Gate,
@@ -24,6 +24,7 @@ from hexpo.domain.schedule import (
     admit,
     next_group,
     overdue,
+    passed,
     publish,
     settle,
 )
@@ -88,7 +89,9 @@ class Rollouts:
         self._refill = Refill(wanted=0, budget=0)
         self._finished: dict[int, Group] = {}
         self._in_flight: dict[int, InFlight] = {}
+        self._plays: dict[int, asyncio.Task[None]] = {}
         self._again: list[InFlight] = []
+        self._passed = self._taken = 0
         self._tasks: asyncio.TaskGroup | None = None
         self._changed = asyncio.Event()
         self._reported = gate.ledger
@@ -103,13 +106,17 @@ class Rollouts:
         stamp, as soon as `run` starts."""
         self.gate, self._reported = gate, gate.ledger
         self._again = list(in_flight)
+        self._in_flight = {wanted.number: wanted for wanted in self._again}
 
     async def run(self) -> None:
         """Play until cancelled. Ends by itself only through an error of the engine, the grader,
         the prompt source or the program."""
-        async with asyncio.TaskGroup() as self._tasks:
-            self.fill()
-            await asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                self.fill()
+                await asyncio.get_running_loop().create_future()
+        finally:
+            self._tasks = None  # nothing can be issued any more
 
     def fill(self) -> None:
         """Issue what the gate admits now."""
@@ -148,6 +155,8 @@ class Rollouts:
             reason = self._judge(group)
             del self._in_flight[number]
             if reason is None:
+                self._taken += 1
+                self._passed += passed(self.gate, number)
                 self.gate = settle(self.gate, number, Trained())
                 taken.append(group)
                 refill = refill.after(kept=1)
@@ -182,11 +191,22 @@ class Rollouts:
             self.gate = settle(self.gate, number, Dropped(Reason.STALE))
             self._finished.pop(number, None)
             self._in_flight.pop(number, None)
+            if number in self._plays:  # its requests would take slots and train nothing
+                self._plays.pop(number).cancel()
 
     def metrics(self) -> Metrics:
-        """Admissions, ages and drops since the last call, and how the last batch was filled."""
+        """Admissions, ages and drops since the last call, and how the last batch was filled.
+
+        `bias/passed`: older groups still alive, a trained group: 0 where nobody is favoured (F3).
+        """
         earlier, self._reported = self._reported, self.gate.ledger
-        return {**measures(self.gate.ledger, earlier), **self._refill.metrics}
+        taken, self._taken = self._taken, 0
+        passed_by, self._passed = self._passed, 0
+        return {
+            **measures(self.gate.ledger, earlier),
+            **self._refill.metrics,
+            "bias/passed": mean_of(passed_by, taken),
+        }
 
     def _issue(self, wanted: InFlight, tasks: asyncio.TaskGroup) -> None:
         ticket = Ticket(
@@ -196,10 +216,12 @@ class Rollouts:
             samples=self._samples,
         )
         self._in_flight[wanted.number] = wanted
-        tasks.create_task(self._play(ticket), name=f"ticket {ticket.number}")
+        play = tasks.create_task(self._play(ticket), name=f"ticket {ticket.number}")
+        self._plays[ticket.number] = play
 
     async def _play(self, ticket: Ticket) -> None:
         group = await self._player.play(ticket)
+        self._plays.pop(ticket.number, None)
         if self.gate.is_alive(ticket.number):  # else it was dropped as stale meanwhile
             self._finished[ticket.number] = group
             self._changed.set()

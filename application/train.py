@@ -12,18 +12,24 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
+from hexpo.application.agreeing import Probe
 from hexpo.application.checkpointing import Progress, restore, save
+from hexpo.application.continuing import OnUpdate
 from hexpo.application.evaluate import EvaluationReport, Evaluator
-from hexpo.application.learning import Learner
+from hexpo.application.learning import Learner, Learnt
 from hexpo.application.ports.checkpoints import CheckpointStore
-from hexpo.application.ports.rollout import PauseMode, RolloutEngine
+from hexpo.application.ports.rollout import RolloutEngine
 from hexpo.application.ports.tracker import Tracker
 from hexpo.application.ports.transfer import WeightTransfer
+from hexpo.application.residency import Residency
 from hexpo.application.rollouts import Rollouts
 from hexpo.application.samples import sample_of
 from hexpo.application.tasks import first_failure
 from hexpo.application.timing import Stopwatch
+from hexpo.application.validation import Validation
 from hexpo.domain.metrics import Metrics, merge, values
+from hexpo.domain.schedule.residency import Phase
+from hexpo.domain.trajectory import Group
 
 log = logging.getLogger(__name__)
 
@@ -34,14 +40,18 @@ class Schedule:
 
     steps: int
     """Where the run ends."""
-    on_update: PauseMode = PauseMode.KEEP
+    on_update: OnUpdate = OnUpdate.KEEP
     """What a weight update does to running requests."""
     evaluate_every: int = 0
     """In steps; 0: only where `evaluate_first` and `evaluate_last` say so."""
     evaluate_first: bool = True
     evaluate_last: bool = True
+    evaluate_beside: bool = False
+    """Evaluations between the first and the last run on leased replicas while training goes on."""
     save_every: int = 0
     """In steps; 0: at the end and when interrupted."""
+    probe_every: int = 0
+    """In steps, and once at the start; 0: engines are not compared with the trainer."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -72,16 +82,21 @@ class Trainer:
         checkpoints: CheckpointStore,
         tracker: Tracker,
         evaluator: Evaluator | None = None,
+        residency: Residency | None = None,
+        probe: Probe | None = None,
     ) -> None:
+        """Args: residency: who gives way to whom on shared devices; None: nothing is shared.
+        probe: compares the engines with the trainer, as often as the schedule says."""
         self._schedule, self._rollouts, self._learner = schedule, rollouts, learner
         self._rollout, self._transfer = rollout, transfer
-        self._checkpoints, self._tracker, self._evaluator = checkpoints, tracker, evaluator
+        self._checkpoints, self._tracker = checkpoints, tracker
+        self._validation = Validation(evaluator, tracker)
+        self._residency, self._probe = residency or Residency(), probe
         self._stop = asyncio.Event()
         self._step = 0
         self._saved: int | None = None
         self._progress = Progress.of(0, rollouts, learner)
         self._history: list[dict[str, float]] = []
-        self._evaluations: list[EvaluationReport] = []
 
     def stop(self) -> None:
         """Ask the run to end: a step that is being trained is finished and published, rollouts in
@@ -100,38 +115,45 @@ class Trainer:
         finally:
             self._tracker.close()
         finished = self._step >= self._schedule.steps
-        ends = (self._evaluations[0], self._evaluations[-1]) if self._evaluations else (None, None)
+        measured = self._validation.reports
         return RunReport(
             step=self._step,
             finished=finished,
             history=self._history,
-            first_evaluation=ends[0],
-            last_evaluation=ends[1],
+            first_evaluation=measured[0] if measured else None,
+            last_evaluation=measured[-1] if measured else None,
         )
 
     async def _run(self) -> None:
+        await self._residency.arrange(Phase.GENERATE)
         await self._restore()
         self._tracker.begin(title="training", steps=self._schedule.steps, first_step=self._step)
+        if self._schedule.probe_every:
+            await self._compared()
         if self._step == 0 and self._schedule.evaluate_first:
-            await self._evaluate()
+            await self._validation.run(self._step)
         async with asyncio.TaskGroup() as tasks:
             feed = tasks.create_task(self._rollouts.run(), name="rollouts")
             try:
                 while self._step < self._schedule.steps and not self._stop.is_set():
-                    await self._next_step()
+                    await self._next_step(tasks)
+                if self._stop.is_set():
+                    self._validation.cancel()
+                await self._validation.flush()
                 await self._save()
             finally:
                 feed.cancel()
 
-    async def _next_step(self) -> None:
+    async def _next_step(self, tasks: asyncio.TaskGroup) -> None:
         watch = Stopwatch()
         with watch("wait"):
             groups = await self._rollouts.take(self._stop)
         if groups is None:
             return
-        learnt = await self._learner.learn(groups, watch)
-        with watch("publish"):
-            sent = await self._publish(learnt.version)
+        learnt, sent = await self._learn(groups, watch)
+        if _due(self._step + 1, self._schedule.probe_every):
+            with watch("probe"):
+                sent = merge([sent, await self._compared()])
         self._step += 1
         self._rollouts.published(learnt.version)
         self._progress = Progress.of(self._step, self._rollouts, self._learner)
@@ -144,10 +166,7 @@ class Trainer:
         )
         self._report([learnt.metrics, sent, self._rollouts.metrics(), watch.metrics()])
         last = self._step >= self._schedule.steps
-        if _due(self._step, self._schedule.evaluate_every) or (
-            last and self._schedule.evaluate_last
-        ):
-            await self._evaluate()
+        await self._evaluate(tasks, last=last)
         if _due(self._step, self._schedule.save_every):
             await self._save()
         # Only now are the freed slots filled: an evaluation and a save see an engine at rest when
@@ -155,19 +174,38 @@ class Trainer:
         if not last:
             self._rollouts.fill()
 
-    async def _publish(self, version: int) -> Metrics:
-        await self._rollout.pause(self._schedule.on_update)
-        metrics = await self._transfer.transfer(version)
-        await self._rollout.resume()
-        return metrics
+    async def _learn(self, groups: Sequence[Group], watch: Stopwatch) -> tuple[Learnt, Metrics]:
+        """Train on the groups and bring the new version to the rollout, on shared devices or not.
 
-    async def _evaluate(self) -> None:
-        if self._evaluator is None:
-            return
-        report = await self._evaluator.run(self._tracker)
-        self._evaluations.append(report)
-        self._tracker.report(self._step, report.metrics)
-        self._tracker.samples(report.samples(self._step, self._evaluator.name))
+        Where devices are shared, generation stops before training; else only for the transfer.
+        """
+        if self._residency.takes_turns:
+            with watch("switch"):
+                await self._rollout.pause(self._schedule.on_update.pause_mode)
+        async with self._residency.phase(Phase.TRAIN) as turn:
+            learnt = await self._learner.learn(groups, watch)
+            with watch("publish"):
+                if not self._residency.takes_turns:
+                    await self._rollout.pause(self._schedule.on_update.pause_mode)
+                await turn.become(Phase.TRANSFER)
+                sent = await self._transfer.transfer(learnt.version)
+        with watch("publish"):
+            await self._rollout.resume()
+        return learnt, sent
+
+    async def _evaluate(self, tasks: asyncio.TaskGroup, *, last: bool) -> None:
+        chosen = self._schedule
+        if last and chosen.evaluate_last:
+            await self._validation.run(self._step)
+        elif _due(self._step, chosen.evaluate_every):
+            if chosen.evaluate_beside:
+                self._validation.start(self._step, tasks, present=lambda: self._step)
+            else:
+                await self._validation.run(self._step)
+
+    async def _compared(self) -> Metrics:
+        """Raises EngineFailed: an engine does not compute what the trainer does (C1)."""
+        return {} if self._probe is None else await self._probe.check(self._rollout.version)
 
     def _report(self, parts: Sequence[Metrics]) -> None:
         metrics = merge(parts)
@@ -180,7 +218,10 @@ class Trainer:
             return
         self._step = self._saved = progress.step
         self._progress = progress
-        await self._publish(progress.version)
+        await self._rollout.pause(self._schedule.on_update.pause_mode)
+        async with self._residency.phase(Phase.TRANSFER):
+            await self._transfer.transfer(progress.version)
+        await self._rollout.resume()
         log.info("resumed at step %d", progress.step)
 
     async def _save(self) -> None:

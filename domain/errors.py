@@ -59,6 +59,10 @@ class EngineFailed(HexpoError):
     """A training or rollout engine died; carries its own first error as the cause."""
 
 
+class NoProgress(HexpoError):
+    """An answer was cut again and again without a new token."""
+
+
 class RewardUnavailable(HexpoError):
     """The grader itself is gone; no sample is blamed."""
 

@@ -187,7 +187,7 @@ class Run:
         await engine.load(checkpoint.folder / ENGINE)
         log.info("loaded the checkpoint of step %d", checkpoint.step)
         version = await engine.publish()
-        await rollout.pause(self.config.asynchrony.on_update)
+        await rollout.pause(self.config.asynchrony.on_update.pause_mode)
         await self.container.transfer().transfer(version)
         await rollout.resume()
 

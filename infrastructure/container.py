@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dependency_injector import containers, providers
 
-from hexpo.infrastructure import learners, parts
+from hexpo.infrastructure import engines, learners, parts
 from hexpo.infrastructure.config import drawing
 from hexpo.infrastructure.config.algorithm import choices_of, estimators_of, objective_of
 from hexpo.infrastructure.config.moving import moving_of
@@ -66,7 +66,7 @@ class Container(containers.DeclarativeContainer):
         columns=columns.provider,
     )
     rollout = providers.Singleton(
-        parts.make_rollout,
+        engines.make_rollout,
         config,
         policy.provider,
         tokenizer,
@@ -74,7 +74,7 @@ class Container(containers.DeclarativeContainer):
         processes.provided.replicas,
     )
     training = providers.Singleton(
-        parts.make_training,
+        engines.make_training,
         config,
         policy.provider,
         store,
@@ -91,7 +91,7 @@ class Container(containers.DeclarativeContainer):
         learners.make_teacher, config, store, tokenizer, platform, columns
     )
     transfer = providers.Singleton(
-        parts.make_transfer, config, training, rollout, processes.provided.replicas, opened
+        engines.make_transfer, config, training, rollout, processes.provided.replicas, opened
     )
     checkpoints = providers.Singleton(parts.make_checkpoints, config, folder)
     tracker = providers.Singleton(parts.make_tracker, config, folder, console)
@@ -113,14 +113,40 @@ class Container(containers.DeclarativeContainer):
         parts.make_player, config, evaluation_agent, reward, None
     )
     evaluator = providers.Singleton(
-        parts.make_evaluator, config, held_out, evaluation_player, rollout
+        parts.make_evaluator,
+        config,
+        held_out,
+        evaluation_player,
+        rollout,
+        reward=reward,
+        tokenizer=tokenizer,
+        sampling=evaluation_sampling,
+    )
+    residency = providers.Singleton(engines.make_residency, config, training, rollout)
+    probe = providers.Singleton(
+        engines.make_probe,
+        config,
+        training=training,
+        store=store,
+        rollout=rollout,
+        replicas=processes.provided.replicas,
+        source=source,
+        tokenizer=tokenizer,
     )
     rollouts = providers.Singleton(parts.make_rollouts, config, source, player)
     recipe = providers.Singleton(
         learners.make_recipe, training, critic, teacher, columns, estimators, choices
     )
     learner = providers.Singleton(
-        learners.make_learner, config, training, critic, store, objective, recipe, moving
+        learners.make_learner,
+        config,
+        training,
+        critic,
+        store,
+        objective,
+        recipe,
+        moving,
+        residency=residency,
     )
     trainer = providers.Singleton(
         parts.make_trainer,
@@ -132,6 +158,8 @@ class Container(containers.DeclarativeContainer):
         checkpoints=checkpoints,
         tracker=tracker,
         evaluator=evaluator,
+        residency=residency,
+        probe=probe.provider,
     )
 
 

@@ -12,6 +12,7 @@ from hexpo.application.ports.scorer import Scorer
 from hexpo.application.ports.store import RowStore
 from hexpo.application.ports.tokenizer import Tokenizer
 from hexpo.application.ports.training import TrainingEngine
+from hexpo.application.residency import Residency
 from hexpo.domain.errors import ConfigurationError
 from hexpo.domain.estimators import Estimator
 from hexpo.domain.moving import Moving
@@ -137,6 +138,8 @@ def make_learner(
     objective: Objective,
     recipe: Recipe,
     moving: Moving,
+    *,
+    residency: Residency,
 ) -> Learner:
     """Turns a batch into the next version."""
     settings = LearningSettings(
@@ -150,4 +153,6 @@ def make_learner(
     model = further_model(config, ModelRole.CRITIC)
     if critic is not None and model is not None:
         roles[model.role.value] = Role(engine=critic, objective=critic_objective(model))
-    return Learner(settings, roles=roles, store=store, recipe=recipe, moving=moving)
+    return Learner(
+        settings, roles=roles, store=store, recipe=recipe, moving=moving, residency=residency
+    )

@@ -13,7 +13,8 @@ from hexpo.adapters.models.loading import load_policy
 from hexpo.adapters.models.policy import Policy
 from hexpo.adapters.trackers.wire import FanOut
 from hexpo.application.agents import SingleTurn
-from hexpo.application.evaluate import Evaluator
+from hexpo.application.agreeing import Probe
+from hexpo.application.evaluate import Beside, Evaluator
 from hexpo.application.filtering import filter_by_length
 from hexpo.application.grading import Player, RetryPolicy
 from hexpo.application.learning import Learner
@@ -26,15 +27,16 @@ from hexpo.application.ports.rollout import RolloutEngine
 from hexpo.application.ports.store import RowStore
 from hexpo.application.ports.tokenizer import Tokenizer
 from hexpo.application.ports.tracker import Tracker
-from hexpo.application.ports.training import TrainingEngine
 from hexpo.application.ports.transfer import WeightTransfer
+from hexpo.application.replicas import Replicas
+from hexpo.application.residency import Residency
 from hexpo.application.rollouts import Rollouts, unscored
 from hexpo.application.train import Schedule, Trainer
 from hexpo.domain.estimators import Estimator
 from hexpo.domain.sampling import Sampling
 from hexpo.domain.schedule import open_gate
 from hexpo.infrastructure import find
-from hexpo.infrastructure.config.algorithm import admission_plan, updates
+from hexpo.infrastructure.config.algorithm import admission_plan
 from hexpo.infrastructure.config.capabilities import rollout_problems
 from hexpo.infrastructure.config.filtering import judge_of
 from hexpo.infrastructure.config.load import refuse
@@ -42,7 +44,7 @@ from hexpo.infrastructure.config.schema import (
     Adapter,
     RunConfig,
 )
-from hexpo.infrastructure.config.sharing import platform_options, transfer_of
+from hexpo.infrastructure.config.sharing import platform_options
 from hexpo.infrastructure.config.structure import structure
 from hexpo.infrastructure.opened import Opened
 from hexpo.infrastructure.runs import CHECKPOINTS
@@ -125,90 +127,6 @@ def make_store(config: RunConfig) -> RowStore:
     return store
 
 
-def make_rollout(
-    config: RunConfig,
-    policy: Callable[[], Policy],
-    tokenizer: Tokenizer,
-    opened: Opened,
-    replicas: Mapping[str, RolloutEngine],
-) -> RolloutEngine:
-    """The engine that generates: in this process, or all replicas as one.
-
-    Args: policy: makes or gives the trainer's own; not called where engines have copies.
-    """
-    if replicas:
-        return opened.keep(as_one(replicas))
-    rollout: RolloutEngine = make(
-        "rollout",
-        config.rollout.engine,
-        config.rollout.options,
-        policy=policy(),
-        tokenizer=tokenizer,
-    )
-    return opened.keep(rollout)
-
-
-def as_one(replicas: Mapping[str, RolloutEngine]) -> RolloutEngine:
-    """Several engines behind one port."""
-    (only,) = replicas.values()
-    return only
-
-
-def training_options(config: RunConfig, columns: frozenset[str]) -> Mapping[str, Any]:
-    """The backend's options; it keeps the model before training if a column needs it."""
-    options = config.training.options
-    of = find.config_type("training", config.training.backend)
-    if "reference" in columns and of is not None and "reference" in attrs.fields_dict(of):
-        return {**options, "reference": True}  # the objective says who is needed, not the user
-    return options
-
-
-def make_training(
-    config: RunConfig,
-    policy: Callable[[], Policy],
-    store: RowStore,
-    tokenizer: Tokenizer,
-    platform: Platform,
-    columns: frozenset[str],
-    opened: Opened,
-    ranks: TrainingEngine | None,
-) -> TrainingEngine:
-    """The engine that learns: in this process, or over its ranks."""
-    if ranks is not None:
-        return opened.keep(ranks)
-    kind = transfer_of(config).kind
-    sending = {} if kind == "shared" else {"send": find.adapter("transfer", kind).build_sender()}
-    training: TrainingEngine = make(
-        "training",
-        config.training.backend,
-        training_options(config, columns),
-        policy=policy(),
-        store=store,
-        tokenizer=tokenizer,
-        temperature=config.rollout.temperature,
-        total_steps=updates(config) * config.run.steps,
-        seed=config.run.seed,
-        release=platform.release,
-        **sending,
-    )
-    return opened.keep(training)
-
-
-def make_transfer(
-    config: RunConfig,
-    training: TrainingEngine,
-    rollout: RolloutEngine,
-    replicas: Mapping[str, RolloutEngine],
-    opened: Opened,
-) -> WeightTransfer:
-    """From the trainer to whoever generates."""
-    kind = transfer_of(config).kind
-    if kind == "shared":
-        transfer: WeightTransfer = make("transfer", kind, {}, rollout=rollout)
-        return transfer
-    return opened.keep(make("transfer", kind, {}, training=training, replicas=replicas))
-
-
 def make_checkpoints(config: RunConfig, folder: Path) -> CheckpointStore:
     """Saves of this run."""
     store: CheckpointStore = make(
@@ -279,13 +197,33 @@ def make_rollouts(config: RunConfig, source: PromptSource, player: Player) -> Ro
 
 
 def make_evaluator(
-    config: RunConfig, source: PromptSource | None, player: Player, rollout: RolloutEngine
+    config: RunConfig,
+    source: PromptSource | None,
+    player: Player,
+    rollout: RolloutEngine,
+    *,
+    reward: RewardFunction,
+    tokenizer: Tokenizer,
+    sampling: Sampling,
 ) -> Evaluator | None:
     """Measures held-out prompts; None where there are none."""
     if source is None:
         return None
-    chosen = config.evaluation
-    return Evaluator(source, player, rollout, samples=chosen.samples)
+
+    def on_lease(engine: RolloutEngine) -> Player:
+        agent = make_agent(config, engine, tokenizer, sampling, "evaluate")
+        return make_player(config, agent, reward, None)
+
+    beside = None
+    if isinstance(rollout, Replicas) and config.evaluation.beside:
+        beside = Beside(lessor=rollout, player=on_lease)
+    return Evaluator(
+        source,
+        player,
+        rollout,
+        samples=config.evaluation.samples,
+        beside=beside,
+    )
 
 
 def make_trainer(
@@ -298,6 +236,8 @@ def make_trainer(
     checkpoints: CheckpointStore,
     tracker: Tracker,
     evaluator: Evaluator | None,
+    residency: Residency,
+    probe: Callable[[], Probe],
 ) -> Trainer:
     """The loop. Raises ConfigurationError: the rollout engine cannot do what is asked of it."""
     if unable := list(rollout_problems(config, rollout.capabilities)):
@@ -307,6 +247,8 @@ def make_trainer(
         on_update=config.asynchrony.on_update,
         evaluate_every=config.evaluation.every,
         evaluate_first=config.evaluation.before,
+        evaluate_beside=config.evaluation.beside,
+        probe_every=config.rollout.probe_every,
         save_every=config.checkpoint.every,
     )
     return Trainer(
@@ -318,4 +260,6 @@ def make_trainer(
         checkpoints=checkpoints,
         tracker=tracker,
         evaluator=evaluator,
+        residency=residency,
+        probe=probe() if config.rollout.probe_every else None,
     )

@@ -17,7 +17,7 @@ from hexpo.application.ports.platform import Platform
 from hexpo.application.ports.store import RowStore
 from hexpo.application.ports.tokenizer import Tokenizer
 from hexpo.domain.errors import IllegalTransition
-from hexpo.infrastructure import find, parts, serve
+from hexpo.infrastructure import engines, find, parts, serve
 from hexpo.infrastructure.config.algorithm import updates
 from hexpo.infrastructure.config.load import refuse
 from hexpo.infrastructure.config.schema import RunConfig
@@ -115,7 +115,7 @@ class Processes:
         """What every rank runs. Raises ConfigurationError: the backend's options do not fit."""
         config = self._config
         module = find.adapter("training", config.training.backend)
-        options = parts.training_options(config, self._columns())
+        options = engines.training_options(config, self._columns())
         settings, problems = structure(options, module.Config, at="training.options")
         if settings is None:
             raise refuse(problems)

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 import attrs
 import torch
 
+from hexpo.application.flow import Valve
 from hexpo.application.ports.rollout import (
     Chunk,
     Generation,
@@ -18,6 +19,7 @@ from hexpo.application.ports.rollout import (
 )
 from hexpo.application.ports.transfer import Digest, Update
 from hexpo.domain.errors import EngineFailed
+from hexpo.domain.schedule.flow import Stage
 from hexpo.domain.trajectory import StopReason
 
 
@@ -33,6 +35,21 @@ class Script:
     """Raised instead of an answer, after `seconds`."""
 
 
+@attrs.define(eq=False)
+class _Run:
+    """A request inside: it waits, or has a slot."""
+
+    request: Request
+    script: Script
+    order: int
+    begun: asyncio.Event = attrs.field(factory=asyncio.Event)
+    versions: list[int] = attrs.field(factory=list)
+    ending: StopReason | None = None
+
+    def __lt__(self, other: _Run) -> bool:
+        return (self.request.priority, self.order) < (other.request.priority, other.order)
+
+
 class SimulatedRollout:
     """Answers as its script says; ids and log-probs are drawn from the request's seed."""
 
@@ -42,16 +59,12 @@ class SimulatedRollout:
         *,
         load_seconds: float = 0.0,
         vocabulary: int = 32,
+        slots: int | None = None,
     ) -> None:
         self._script, self._load_seconds, self._vocabulary = script, load_seconds, vocabulary
-        self._version = 0
-        self._admitting, self._running = asyncio.Event(), asyncio.Event()
-        self._admitting.set()
-        self._running.set()
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._active: dict[str, asyncio.Event] = {}
-        self._closed = False
+        self._version = self._arrivals = 0
+        self._running: dict[_Run, None] = {}
+        self._valve: Valve[_Run] = Valve(self._begin, self._cut, slots=slots)
         self.capabilities = RolloutCapabilities(
             pause_modes=frozenset(PauseMode), filtered_logprobs=True, overlap=True
         )
@@ -62,47 +75,38 @@ class SimulatedRollout:
 
     async def generate(self, request: Request) -> Generation:
         """Draws the answer piece by piece, so that an update inside it shows in its spans."""
-        await self._admitting.wait()
-        script, abort = self._script(request), asyncio.Event()
-        self._active[request.id] = abort
-        self._idle.clear()
+        self._require_open()
+        run = _Run(request, self._script(request), self._arrivals)
+        self._arrivals += 1
+        self._valve.enter(run)
+        timer = None
+        if request.deadline_seconds is not None:
+            timer = asyncio.get_running_loop().call_later(
+                request.deadline_seconds, _end, run, StopReason.TIMEOUT
+            )
         try:
-            return await self._play(request, script, abort)
+            await run.begun.wait()
+            return _answer(run, await self._play(run), self._vocabulary)
         finally:
-            self._active.pop(request.id, None)
-            if not self._active:
-                self._idle.set()
+            if timer is not None:
+                timer.cancel()
+            self._running.pop(run, None)
+            self._valve.leave(run)
 
-    async def _play(self, request: Request, script: Script, abort: asyncio.Event) -> Generation:
-        generator = torch.Generator().manual_seed(request.seed % 2**63)
-        tokens = torch.randint(self._vocabulary, (script.length,), generator=generator)
-        logprobs = -torch.rand(script.length, generator=generator)
-        versions: list[int] = []
-        for _ in range(script.length):
-            await self._running.wait()
-            if self._closed:
-                raise EngineFailed("the simulated rollout engine was closed")
-            if abort.is_set():
-                return self._cut(tokens, logprobs, versions, StopReason.ABORTED)
-            await asyncio.sleep(script.seconds / script.length)
-            versions.append(self._version)
+    async def _play(self, run: _Run) -> StopReason:
+        script, request = run.script, run.request
+        left = script.length - request.given
+        budget = request.sampling.max_new_tokens
+        for _ in range(min(left, budget)):
+            await self._valve.going()
+            if run.ending is not None:
+                return run.ending
+            with self._valve.working():
+                await asyncio.sleep(script.seconds / script.length)
+                run.versions.append(self._version)
         if script.error is not None:
             raise script.error
-        return self._cut(tokens, logprobs, versions, StopReason.STOP)
-
-    def _cut(
-        self, tokens: torch.Tensor, logprobs: torch.Tensor, versions: list[int], stop: StopReason
-    ) -> Generation:
-        spans: list[Span] = []
-        for place, version in enumerate(versions):
-            if spans and spans[-1].version == version:
-                spans[-1] = Span(spans[-1].start, place + 1, version)
-            else:
-                spans.append(Span(place, place + 1, version))
-        end = len(versions)
-        return Generation(
-            tokens=tokens[:end], logprobs=logprobs[:end], spans=tuple(spans), stop=stop
-        )
+        return StopReason.STOP if left <= budget else StopReason.LENGTH
 
     async def stream(self, request: Request) -> AsyncIterator[Chunk]:
         """The whole answer as one chunk."""
@@ -110,28 +114,21 @@ class SimulatedRollout:
         yield Chunk(tokens=tuple(generation.tokens.tolist()), stop=generation.stop)
 
     async def pause(self, mode: PauseMode) -> None:
-        """Hold new requests; keep, abort or await what runs. A piece of one token that was begun
-        is finished under the old version."""
-        self._admitting.clear()
-        if mode is PauseMode.DRAIN:
-            await self._idle.wait()
-        if mode is PauseMode.KEEP:
-            self._running.clear()
-        if mode is PauseMode.ABORT:
-            for abort in self._active.values():
-                abort.set()
-            await self._idle.wait()
+        """A piece of one token that was begun is finished first, under the old version."""
+        self._require_open()
+        self._valve.hold(mode)
+        await self._valve.still()
 
     async def resume(self) -> None:
         """Go on."""
-        self._admitting.set()
-        self._running.set()
+        self._require_open()
+        self._valve.resume()
 
     async def interrupt(self, requests: Collection[str] | None = None) -> None:
-        """End what runs after the piece that was begun."""
-        for name, abort in self._active.items():
-            if requests is None or name in requests:
-                abort.set()
+        """End what runs or waits, after the piece that was begun."""
+        for run in [*self._running, *self._valve.waiting]:
+            if requests is None or run.request.id in requests:
+                _end(run, StopReason.ABORTED)
 
     async def load_weights(self, update: Update) -> Digest | None:
         """Takes the configured time."""
@@ -146,7 +143,39 @@ class SimulatedRollout:
         """Never asleep."""
 
     async def close(self) -> None:
-        """Wake whoever waits."""
-        self._closed = True
-        self._admitting.set()
-        self._running.set()
+        """Whoever runs or waits ends aborted."""
+        await self.interrupt()
+        await self._valve.stop()
+
+    def _require_open(self) -> None:
+        if self._valve.flow.stage is Stage.CLOSED:
+            raise EngineFailed("the simulated rollout engine was closed")
+
+    def _begin(self, run: _Run) -> None:
+        self._running[run] = None
+        run.begun.set()
+
+    def _cut(self) -> None:
+        for run in self._running:
+            _end(run, StopReason.ABORTED)
+
+
+def _end(run: _Run, why: StopReason) -> None:
+    """It ends at its next piece."""
+    run.ending = run.ending or why
+    run.begun.set()
+
+
+def _answer(run: _Run, stop: StopReason, vocabulary: int) -> Generation:
+    """What was played; a token and its log-prob depend on the seed and on its place alone."""
+    generator = torch.Generator().manual_seed(run.request.seed % 2**63)
+    tokens = torch.randint(vocabulary, (run.script.length,), generator=generator)
+    logprobs = -torch.rand(run.script.length, generator=generator)
+    spans: list[Span] = []
+    for place, version in enumerate(run.versions):
+        if spans and spans[-1].version == version:
+            spans[-1] = Span(spans[-1].start, place + 1, version)
+        else:
+            spans.append(Span(place, place + 1, version))
+    here = slice(run.request.given, run.request.given + len(run.versions))
+    return Generation(tokens=tokens[here], logprobs=logprobs[here], spans=tuple(spans), stop=stop)

@@ -6,6 +6,7 @@ import attrs
 import torch
 from torch import Tensor
 
+from hexpo.application.continuing import complete
 from hexpo.application.ports.rollout import Generation, Request, RolloutEngine
 from hexpo.application.ports.tokenizer import Tokenizer
 from hexpo.domain.sampling import Sampling
@@ -15,7 +16,7 @@ from hexpo.domain.trajectory import Ticket, Trajectory
 
 @attrs.frozen(kw_only=True)
 class SingleTurn:
-    """Renders a prompt, asks the rollout engine once, and keeps its ids as they are.
+    """Renders a prompt, asks for one answer, and keeps its ids as they are.
 
     Every answer has a seed of its own, made from the run's seed, `stream` and its ticket: the
     order of events changes none of them. The samples of a ticket share a session, so that an
@@ -35,14 +36,15 @@ class SingleTurn:
         # Evaluations ask the same prompts again and again: by the prompt's id their randomness is
         # the same each time, so that two evaluations differ by the weights only.
         name = ticket.number if self.stream == "train" else ticket.prompt.id
-        generation = await self.rollout.generate(
+        generation = await complete(
+            self.rollout,
             Request(
                 id=f"{self.stream}.{ticket.number}.{sample}",
                 prompt=prompt,
                 sampling=self.sampling,
                 seed=seed_for(self.seed, self.stream, name, sample),
                 session=f"{self.stream}.{ticket.number}",
-            )
+            ),
         )
         return trajectory_of(ticket, sample, prompt, generation, self.tokenizer)
 

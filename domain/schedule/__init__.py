@@ -15,6 +15,7 @@ from hexpo.domain.schedule.gate import (
     admit,
     open_gate,
     overdue,
+    passed,
     publish,
     settle,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "next_group",
     "open_gate",
     "overdue",
+    "passed",
     "plan",
     "publish",
     "settle",

@@ -112,11 +112,17 @@ class Turn:
     """All that run must end as they are."""
 
 
-def arrive(flow: Flow) -> Turn:
-    """A request comes: it begins (`begins` is 1) or waits. Raises IllegalTransition: closed."""
+def arrive(flow: Flow) -> Flow:
+    """A request comes and waits. Those that come in one instant are let in together, by `admit`,
+    so that their rank counts and not their order. Raises IllegalTransition: closed."""
     if flow.stage is Stage.CLOSED:
         raise IllegalTransition("a request arrived at an engine that is closed")
-    return _settled(attrs.evolve(flow, waiting=flow.waiting + 1))
+    return attrs.evolve(flow, waiting=flow.waiting + 1)
+
+
+def admit(flow: Flow) -> Turn:
+    """Let in whoever has room. What makes room lets them in by itself."""
+    return _settled(flow)
 
 
 def withdraw(flow: Flow) -> Turn:

@@ -202,6 +202,12 @@ def overdue(gate: Gate) -> list[int]:
     return [number for number in range(gate.oldest, fresh) if gate.is_alive(number)]
 
 
+def passed(gate: Gate, number: int) -> int:
+    """Older groups that are alive: how many an alive group passes by when it is trained now."""
+    older = gate.alive_mask & ((1 << (number - gate.oldest)) - 1)
+    return older.bit_count()
+
+
 def _age_at_use(gate: Gate, number: int) -> int:
     age = gate.version - gate.stamp(number)
     if gate.plan.window is not None and number >= gate.oldest + gate.plan.window:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from hexpo.application.continuing import OnUpdate
 from hexpo.application.ports.rollout import RolloutCapabilities
 from hexpo.domain.catalogue import Entry, find
 from hexpo.domain.errors import HexpoError
@@ -94,8 +95,9 @@ def _rollout(config: RunConfig) -> Iterator[Problem]:
 def rollout_problems(config: RunConfig, able: RolloutCapabilities) -> Iterator[Problem]:
     """What is asked of a rollout engine and it cannot do."""
     engine, asked = config.rollout.engine, config.asynchrony
-    if able.pause_modes and asked.on_update not in able.pause_modes:
-        known = ", ".join(sorted(mode.value for mode in able.pause_modes))
+    if able.pause_modes and asked.on_update.pause_mode not in able.pause_modes:
+        fitting = [one.value for one in OnUpdate if one.pause_mode in able.pause_modes]
+        known = ", ".join(fitting)
         yield Problem(
             "asynchrony.on_update",
             f"rollout engine {engine} cannot {asked.on_update.value}; it can {known}",

@@ -13,8 +13,8 @@ from typing import Any
 import attrs
 
 from hexpo.adapters.models.policy import Precision
+from hexpo.application.continuing import OnUpdate
 from hexpo.application.filtering import OnLong
-from hexpo.application.ports.rollout import PauseMode
 from hexpo.domain.aggregate import Mode
 from hexpo.domain.kl.term import Target
 from hexpo.domain.objective import Proximal
@@ -56,6 +56,15 @@ class Start(Enum):
     """Scored before the first optimizer step of each batch."""
     BEHAVIOUR = "behaviour"
     """The policy that sampled: no scoring pass."""
+
+
+class Placement(Enum):
+    """Whether generation and training have devices of their own."""
+
+    SEPARATE = "separate"
+    """Each has its own; or there is one memory for both, as on a CPU."""
+    COLOCATED = "colocated"
+    """They take turns on the same devices: who waits gives its memory back."""
 
 
 def _options() -> Any:
@@ -276,7 +285,9 @@ class AsynchronySection:
     """Which finished group is trained next."""
     window: int | None = attrs.field(default=None, validator=within(1))
     """For order `window`, which needs it: younger groups that may pass the oldest one, plus one."""
-    on_update: PauseMode = PauseMode.KEEP
+    placement: Placement = Placement.SEPARATE
+    """Whether generation and training have devices of their own."""
+    on_update: OnUpdate = OnUpdate.KEEP
     """What becomes of running answers when weights change."""
 
 

@@ -141,7 +141,9 @@ def test_a_replica_that_is_late_or_at_another_version_is_named() -> None:
     late = Replica()
     late.hangs = True
     of = bench({"one": Replica(), "two": late}, bound_seconds=0.05)
-    with pytest.raises(EngineFailed, match=r"two did not answer the probe of version 4 within 0.05"):
+    with pytest.raises(
+        EngineFailed, match=r"two did not answer the probe of version 4 within 0.05"
+    ):
         of.check()
     of = bench({"one": Replica()})
     with pytest.raises(EngineFailed, match="one answered the probe of version 5 under another"):

@@ -26,10 +26,11 @@ from hexpo.adapters.simulated.world import (
 from hexpo.adapters.stores.memory import MemoryRowStore
 from hexpo.adapters.transfer.shared import SharedTransfer
 from hexpo.application.agents import SingleTurn
+from hexpo.application.continuing import OnUpdate
 from hexpo.application.grading import Player, RetryPolicy
 from hexpo.application.learning import POLICY, Learner, LearningSettings, Recipe, Role
 from hexpo.application.ports.checkpoints import Checkpoint
-from hexpo.application.ports.rollout import PauseMode, Request
+from hexpo.application.ports.rollout import Request
 from hexpo.application.ports.transfer import Update
 from hexpo.application.rollouts import Rollouts
 from hexpo.application.train import RunReport, Schedule, Trainer
@@ -71,7 +72,7 @@ class Setting:
     staleness: float = 0.0
     order: Order = Order.SUBMISSION
     window: int | None = None
-    on_update: PauseMode = PauseMode.KEEP
+    on_update: OnUpdate = OnUpdate.KEEP
     prompts: int = 7
     save_every: int = 0
     seconds: Callable[[Request], float] = lambda request: 1.0 + request.seed % 5
@@ -181,7 +182,7 @@ def test_one_version_of_staleness_overlaps_rollout_and_training(tmp_path: Path) 
 @given(
     staleness=st.sampled_from([0.0, 0.5, 1.0, 2.0]),
     order=st.sampled_from([Order.SUBMISSION, Order.COMPLETION]),
-    on_update=st.sampled_from(list(PauseMode)),
+    on_update=st.sampled_from(list(OnUpdate)),
     groups=st.integers(1, 4),
     spread=st.integers(1, 40),
 )
@@ -189,7 +190,7 @@ def test_no_schedule_ages_a_token_beyond_the_bound_or_loses_a_prompt(
     tmp_path_factory: pytest.TempPathFactory,
     staleness: float,
     order: Order,
-    on_update: PauseMode,
+    on_update: OnUpdate,
     groups: int,
     spread: int,
 ) -> None:

@@ -1,11 +1,12 @@
-"""The demonstration with generation and training side by side, in two processes of a thread each.
+"""The demonstration with generation and training side by side, in two processes.
 
-    python tests/benchmarks/two_processes.py [--steps 20] [--staleness 1] [--seed 0] [--out FILE]
+    python tests/benchmarks/two_processes.py [--steps 21] [--staleness 1] [--seed 0] [--out FILE]
+    python tests/benchmarks/two_processes.py --record FILE
 
 The trainer is in this process; the embedded rollout has its own copy of the weights in another one
-and gets each version through shared memory. Printed: held-out accuracy (25 questions, 8 samples
-each), and medians over the steps of step time, both busy shares and mean age. `--out` leaves what a
-simulator needs: each request's length, begin and end, and each step's seconds of training.
+and gets each version through shared memory; each has half of the cores. Printed: held-out accuracy
+(25 questions, 8 samples each), and medians over the steps of step time, both busy shares and mean
+age, beside a forecast of the same schedule from the lengths and speeds of this very run.
 """
 
 from __future__ import annotations
@@ -13,20 +14,21 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from measure import ROOT, calibrated, print_table, restart_with_process_settings
 
 CONFIG = ROOT / "examples/addition.yaml"
-READER = "rollout-0"
+GROUPS, SLOTS = 8, 64
+"""Prompts and answers of a step."""
+WAVE_SECONDS = 0.5
+"""Answers that begin within so long began together."""
 
 
 class Watched:
@@ -63,13 +65,6 @@ class Watched:
         await self._engine.resume()
         self.pauses[-1].append(time.perf_counter())
 
-    def busy(self, since: float, until: float) -> float:
-        """Seconds in which something ran and nothing was paused."""
-        running = _merged([(one["began"], one["ended"]) for one in self.requests])
-        paused = [(a, b) for a, b in (pause for pause in self.pauses if len(pause) == 2)]
-        total = _overlap(running, since, until)
-        return total - sum(_overlap(running, max(a, since), min(b, until)) for a, b in paused)
-
 
 def _merged(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     found: list[tuple[float, float]] = []
@@ -83,26 +78,6 @@ def _merged(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 def _overlap(spans: Sequence[tuple[float, float]], since: float, until: float) -> float:
     return sum(max(0.0, min(b, until) - max(a, since)) for a, b in spans)
-
-
-class Sending:
-    """A training engine with a sender beside its weights."""
-
-    def __init__(self, engine: Any, policy: Any, send: Any) -> None:
-        self._engine, self._policy, self._send = engine, policy, send
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-    def _stream(self) -> Iterator[Any]:
-        from hexpo.application.ports.transfer import Weight
-
-        for name in self._policy.names():
-            tensor = self._policy.weight(name)
-            yield Weight(name=name, shape=tuple(tensor.shape), tensor=tensor)
-
-    async def send(self, update: Any) -> Any:
-        return await asyncio.to_thread(self._send, self._stream(), update)
 
 
 class Recorder:
@@ -147,71 +122,48 @@ def training(step: dict[str, float]) -> float:
     return step.get("time/score", 0.0) + step.get("time/train", 0.0)
 
 
-@asynccontextmanager
-async def elsewhere(run: Any) -> AsyncIterator[Watched]:
-    """The rollout in another process, put into the run's container."""
-    from hexpo.adapters.cluster import local
-    from hexpo.adapters.rollout.wire import connect
-    from hexpo.application.ports.cluster import Resources
-    from hexpo.infrastructure.config.schema import Adapter
-    from hexpo.infrastructure.parts import make
-    from hexpo.infrastructure.serve import rollout_specs, sender_of
-
-    container = run.container
-    specs = rollout_specs(
-        run.config,
-        container.platform(),
-        replicas=1,
-        transfer=Adapter(kind="shared_memory"),
-        needs=Resources(cpus=1),
-        environment={"OMP_NUM_THREADS": "1"},
-    )
-    cluster = local.build(local.Config(), folder=run.folder)
-    try:
-        (process,) = await cluster.start(specs)
-        rollout = Watched(await connect(process))
-        training_ = Sending(container.training(), container.policy(), sender_of("shared_memory"))
-        transfer = make(
-            "transfer", "shared_memory", {}, training=training_, replicas={READER: rollout}
-        )
-        for provider, part in (
-            (container.rollout, rollout),
-            (container.training, training_),
-            (container.transfer, transfer),
-        ):
-            provider.override(part)
-        yield rollout
-        await transfer.close()
-        await rollout.close()
-    finally:
-        await cluster.close()
-
-
 async def trained(run: Any, recorder: Recorder) -> Watched:
-    """Train to the end."""
-    async with elsewhere(run) as rollout:
-        run.container.tracker.override(recorder)
-        await run.train_async()
-        return rollout
+    """Start the other process and train to the end."""
+    container = run.container
+    await container.processes().start()
+    rollout = Watched(container.rollout())
+    container.rollout.override(rollout)
+    container.tracker.override(recorder)
+    await run.train_async()
+    return rollout
 
 
 def main() -> None:
-    """Train, print, leave the record."""
+    """Train, print, leave the record, and forecast the same run."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--staleness", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--record", type=Path, help="forecast from this file; train nothing")
     parser.add_argument("--overrides", nargs="*", default=[], help="section.key=value")
     arguments = parser.parse_args()
+    if arguments.record:
+        show(json.loads(arguments.record.read_text()))
+        return
+    with calibrated():
+        record = measured(arguments)
+    if arguments.out:
+        arguments.out.write_text(json.dumps(record))
+    show(record)
+
+
+def measured(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Train, and what was seen."""
     from hexpo.entrypoints import library
 
-    with calibrated(), tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:
         run = library.build(
             CONFIG,
             f"run.steps={arguments.steps}",
             f"run.seed={arguments.seed}",
             f"asynchrony.max_staleness={arguments.staleness}",
+            "rollout.replicas=1",
             "evaluation.every=0",
             "checkpoint.every=0",
             "checkpoint.export=false",
@@ -220,39 +172,130 @@ def main() -> None:
         )
         recorder = Recorder()
         rollout = asyncio.run(trained(run, recorder))
-    show(recorder, rollout)
-    if arguments.out:
-        record = {
-            "steps": recorder.steps,
-            "requests": rollout.requests,
-            "pauses": rollout.pauses,
-            "accuracy": recorder.accuracy,
-            "staleness": arguments.staleness,
-        }
-        arguments.out.write_text(json.dumps(record))
+    return {
+        "began": recorder.began,
+        "steps": recorder.steps,
+        "requests": rollout.requests,
+        "pauses": rollout.pauses,
+        "accuracy": recorder.accuracy,
+        "staleness": arguments.staleness,
+    }
 
 
-def show(recorder: Recorder, rollout: Watched) -> None:
-    """Medians over the steps after the first, which has nothing to overlap with."""
-    ends = [recorder.began, *(step["ended"] for step in recorder.steps)]
-    shares = [
-        {
-            "step, s": until - since,
-            "trainer busy": training(step) / (until - since),
-            "rollout busy": rollout.busy(since, until) / (until - since),
-            "mean age": step.get("schedule/age", 0.0),
-            "transfer, s": step["time/transfer"],
-        }
-        for step, since, until in zip(recorder.steps, ends, ends[1:], strict=False)
-    ][1:]
-    rows = [(name, statistics.median(one[name] for one in shares)) for name in shares[0]]
-    print_table("Medians over the steps", ["what", "median"], rows)
-    accuracies = ", ".join(f"{accuracy:.1%}" for accuracy in recorder.accuracy)
+def show(record: Mapping[str, Any]) -> None:
+    """Medians over the steps after the first, which has nothing to overlap with, beside those of
+    the same schedule in virtual time, with the lengths and speeds of this very run."""
+    steps = record["steps"]
+    ends = [record.get("began", steps[0]["ended"] - steps[0]["time/step"])]
+    ends += [step["ended"] for step in steps]
+    spans = list(zip(steps, ends, ends[1:], strict=False))[1:]
+    running = _merged([(one["began"], one["ended"]) for one in trained_requests(record)])
+    seen = {
+        "step, s": median_of(until - since for _, since, until in spans),
+        "trainer busy": median_of(training(step) / (until - since) for step, since, until in spans),
+        "rollout busy": median_of(
+            busy(running, record["pauses"], since, until) / (until - since)
+            for _, since, until in spans
+        ),
+        "mean age": median_of(step.get("schedule/age", 0.0) for step in steps[1:]),
+    }
+    told = forecast_of(record)
+    rows = [(name, seen[name], told[name], f"{told[name] / seen[name] - 1:+.0%}") for name in seen]
+    print_table("Medians over the steps", ["what", "measured", "forecast", "error"], rows)
+    accuracies = ", ".join(f"{accuracy:.1%}" for accuracy in record["accuracy"])
     print(f"held-out accuracy before and after: {accuracies}")
 
 
+def median_of(values: Iterable[float]) -> float:
+    return statistics.median(list(values))
+
+
+def trained_requests(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Requests of training, not of evaluations."""
+    return [one for one in record["requests"] if one["id"].startswith("train")]
+
+
+def busy(
+    running: Sequence[tuple[float, float]],
+    pauses: Sequence[Sequence[float]],
+    since: float,
+    until: float,
+) -> float:
+    """Seconds in which something ran and nothing was paused."""
+    held = [pause for pause in pauses if len(pause) == 2]
+    lost = sum(_overlap(running, max(a, since), min(b, until)) for a, b in held)
+    return _overlap(running, since, until) - lost
+
+
+def forecast_of(record: Mapping[str, Any]) -> dict[str, float]:
+    """The same schedule in virtual time, with this run's lengths and speeds."""
+    from hexpo.adapters.simulated.costs import RolloutSpeed, TrainingCost
+    from hexpo.adapters.simulated.lengths import Lengths, Measured
+    from hexpo.application.continuing import OnUpdate
+    from hexpo.infrastructure.forecast import Choice, Costs, Workload, forecast
+    from hexpo.infrastructure.forecast.fitting import fit
+
+    requests, steps = trained_requests(record), record["steps"][1:]
+    lengths = sorted(float(one["length"]) for one in requests)
+    waves = _waves(record)
+    token, request = fit(
+        [wave["seconds"] for wave in waves],
+        [wave["longest"] for wave in waves],
+        [wave["tokens"] for wave in waves],
+    )
+    prompt = round(statistics.mean(one["prompt"] for one in requests))
+    per_step = statistics.mean(lengths) * SLOTS + prompt * SLOTS
+    workload = Workload(
+        groups=GROUPS,
+        samples=SLOTS // GROUPS,
+        lengths=Lengths(quantile=Measured(lengths=tuple(lengths)), longest=int(lengths[-1])),
+        prompt_tokens=prompt,
+    )
+    costs = Costs(
+        replicas=1,
+        rollout=RolloutSpeed(token_seconds=token, request_seconds=request, slots=SLOTS),
+        training=TrainingCost(token_seconds=median_of(map(training, steps)) / per_step),
+        load_seconds=median_of(b - a for a, b in record["pauses"][1:]),
+    )
+    told = forecast(
+        workload,
+        costs,
+        Choice(max_staleness=record["staleness"], on_update=OnUpdate.KEEP),
+        steps=len(steps),
+        warmup=1,
+    )
+    return {
+        "step, s": told.step_seconds,
+        "trainer busy": told.training_seconds / told.step_seconds,
+        "rollout busy": told.rollout_running,
+        "mean age": told.age_mean,
+    }
+
+
+def _waves(record: Mapping[str, Any]) -> list[dict[str, float]]:
+    """Answers that started together: seconds without pauses, longest, tokens of all."""
+    found: list[list[Mapping[str, Any]]] = []
+    for one in sorted(trained_requests(record), key=lambda request: request["began"]):
+        if found and one["began"] - found[-1][0]["began"] < WAVE_SECONDS:
+            found[-1].append(one)
+        else:
+            found.append([one])
+    waves = []
+    for wave in found:
+        if len(wave) > SLOTS:
+            continue  # some of them waited for a slot
+        since, until = wave[0]["began"], max(one["ended"] for one in wave)
+        waves.append(
+            {
+                "seconds": busy([(since, until)], record["pauses"], since, until),
+                "longest": float(max(one["length"] for one in wave)),
+                "tokens": float(sum(one["length"] for one in wave)),
+            }
+        )
+    return waves
+
+
 if __name__ == "__main__":
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     sys.path.insert(0, str(Path(__file__).parent))
     restart_with_process_settings()
     main()

@@ -19,6 +19,7 @@ from hexpo.adapters.cluster.wire.failures import revived
 from hexpo.adapters.cluster.wire.service import answer
 from hexpo.adapters.rollout.wire import RemoteRollout, RolloutService
 from hexpo.application.ports.cluster import Death
+from hexpo.application.ports.rollout import PauseMode
 from hexpo.domain.errors import EngineFailed
 
 
@@ -57,6 +58,11 @@ def _suite() -> ModuleType:
 
 
 SUITE = _suite()
+OWN = (
+    "test_an_engine_that_fails_tells_every_waiter_why",  # a cause does not cross, its words do
+    "test_lower_priority_numbers_are_served_first",  # calls arrive one after the other
+)
+"""Tests that this module has in a form of its own."""
 
 
 def elsewhere() -> Any:
@@ -75,8 +81,8 @@ def _cases() -> Iterator[Any]:
         marks = [mark for mark in getattr(test, "pytestmark", []) if mark.name == "parametrize"]
         if not name.startswith("test_") or not any(m.args[0] == "open_bench" for m in marks):
             continue
-        if "tells_every_waiter" in name:
-            continue  # below: a cause does not cross, its words do
+        if name in OWN:
+            continue
         others = [mark for mark in marks if mark.args[0] != "open_bench"]
         for values in itertools.product(*(mark.args[1] for mark in others)):
             given: dict[str, Any] = {}
@@ -108,3 +114,25 @@ def test_an_engine_that_fails_over_there_tells_every_waiter_why() -> None:
             assert any("RuntimeError: broken" in note for note in error.__notes__)
 
     SUITE.run(bench, work)
+
+
+def test_lower_priority_numbers_are_served_first_once_all_have_arrived() -> None:
+    """Waiting requests leave the queue over there by priority."""
+    order: list[str] = []
+
+    async def work(engine: RemoteRollout) -> None:
+        async def one(number: int) -> None:
+            priority = -1 if number >= 2 * SUITE.SLOTS else 0
+            await engine.generate(SUITE.request(str(number), seed=number, priority=priority))
+            order.append(str(number))
+
+        await engine.pause(PauseMode.KEEP)
+        async with asyncio.TaskGroup() as group:
+            for number in range(3 * SUITE.SLOTS):
+                group.create_task(one(number))
+            await asyncio.sleep(0.05)
+            await engine.resume()
+
+    SUITE.run(elsewhere(), work)
+    expected = {str(number) for number in range(2 * SUITE.SLOTS, 3 * SUITE.SLOTS)}
+    assert set(order[: SUITE.SLOTS]) == expected

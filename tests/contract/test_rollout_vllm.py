@@ -165,7 +165,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 class OverThere:
     """A process that is none: the engine lives on a loop of its own thread for the whole module,
-    and a test's `close` leaves it as the next test expects it."""
+    and every test finds it as it started."""
 
     name, pid = "replica", 0
 
@@ -197,9 +197,12 @@ class OverThere:
     async def _left(self) -> None:
         await self.engine.interrupt()
         await self.engine.pause(PauseMode.DRAIN)
-        if self.engine.version != 0:
-            self.model.restore()
-            await self.engine.load_weights(self.sent(0))
+
+    async def fresh(self) -> None:
+        """As it started: the first weights, version 0, serving."""
+        await self.engine.pause(PauseMode.DRAIN)
+        self.model.restore()
+        await self.engine.load_weights(self.sent(0))
         await self.engine.resume()
 
     async def death(self) -> Death:
@@ -236,6 +239,7 @@ def real(model: Model) -> Iterator[OverThere]:
 
 
 def bench_of(there: OverThere) -> Any:
+    asyncio.run(there.there(there.fresh()))
     engine = RemoteRollout(
         there,  # type: ignore[arg-type]
         capabilities=there.engine.capabilities,
@@ -446,10 +450,10 @@ def test_weights_that_do_not_fit_are_named_and_the_next_whole_load_mends_it(
 ) -> None:
     """G4, G8."""
     model, engine = real.model, real.engine
-    model.train()
 
     async def there() -> float:
         await engine.pause(PauseMode.DRAIN)
+        model.train()
         wrong = model.weights()
         change(wrong)
         update = real.sent(1, wrong)

@@ -43,4 +43,4 @@ def test_a_replica_runs_ahead_of_training(tiny: dict[str, Any]) -> None:
     """One version of staleness: generation and training at once, in two processes."""
     report = trained(tiny, "rollout.replicas=1", "asynchrony.max_staleness=1", "run.steps=5")
     assert report.finished
-    assert max(step["age/max"] for step in report.history) <= 1
+    assert max(step["schedule/age_max"] for step in report.history) <= 1

@@ -27,13 +27,18 @@ class StopRule:
         longest = max((len(text.encode()) for text in request.sampling.stop_texts), default=0)
         self._window = longest + MARGIN
 
-    def check(self, answer: Sequence[int]) -> StopReason | None:
-        """Why the answer ends with its last id, or None."""
-        if len(answer) >= self._sampling.min_new_tokens and (
+    def check(self, answer: Sequence[int], *, earlier: int = 0) -> StopReason | None:
+        """Why the answer ends with its last id, or None.
+
+        Args: earlier: so many of its ids were sampled before this request: they may begin a stop
+            text, and are outside its budget.
+        """
+        new = len(answer) - earlier
+        if new >= self._sampling.min_new_tokens and (
             answer[-1] in self._ids or self._completes_text(answer)
         ):
             return StopReason.STOP
-        return StopReason.LENGTH if len(answer) >= self._sampling.max_new_tokens else None
+        return StopReason.LENGTH if new >= self._sampling.max_new_tokens else None
 
     def _completes_text(self, answer: Sequence[int]) -> bool:
         if not self._sampling.stop_texts:
@@ -64,12 +69,17 @@ class Answer:
         """Where a stream reads; None ends it after an error."""
         self.ending: StopReason | None = None
         """Set when it must end although no token says so."""
+        self.has_left = False
+        """Neither waits nor runs any more."""
         self.timer: asyncio.TimerHandle | None = None
         self._rule = rule
         self._logprobs: list[float] = []
         self._versions: list[int] = []
+        self._start = len(request.prompt) - request.given
+        # One after the other from the seed: the i-th belongs to the i-th token of the whole
+        # answer, in how many requests it may come.
         generator = torch.Generator().manual_seed(request.seed)
-        count = request.sampling.max_new_tokens
+        count = request.given + request.sampling.max_new_tokens
         self._uniforms: list[float] = torch.rand(
             count, dtype=torch.float64, generator=generator
         ).tolist()
@@ -83,15 +93,15 @@ class Answer:
 
     @property
     def uniform(self) -> float:
-        """The random number of the next token: the request's own."""
-        return self._uniforms[len(self._logprobs)]
+        """The random number of the next token: the answer's own."""
+        return self._uniforms[len(self.ids) - self._start]
 
     def take(self, token: int, logprob: float, version: int) -> StopReason | None:
         """Append a sampled token; why the answer ends there, or None."""
         self.ids.append(token)
         self._logprobs.append(logprob)
         self._versions.append(version)
-        stop = self._rule.check(self.ids[len(self.request.prompt) :])
+        stop = self._rule.check(self.ids[self._start :], earlier=self.request.given)
         if self.chunks is not None and stop is None:
             self.chunks.put_nowait(Chunk(tokens=(token,)))
         return stop

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -12,6 +11,7 @@ from hexpo.adapters.models.decode import Decoder, WeightsMode
 from hexpo.adapters.models.kernels import Kernels
 from hexpo.adapters.rollout.embedded.answer import Answer, StopRule
 from hexpo.adapters.rollout.embedded.batch import Batch, Drawn
+from hexpo.application.flow import Valve
 from hexpo.application.ports.rollout import (
     Chunk,
     Generation,
@@ -21,6 +21,7 @@ from hexpo.application.ports.rollout import (
 )
 from hexpo.application.ports.transfer import Digest, Update
 from hexpo.domain.errors import EngineFailed, IllegalTransition, Unsupported, WrongValue
+from hexpo.domain.schedule.flow import Stage
 from hexpo.domain.trajectory import StopReason
 
 Result = TypeVar("Result")
@@ -29,8 +30,8 @@ Result = TypeVar("Result")
 class EmbeddedEngine:
     """Continuous batching in this process.
 
-    One task, the pump, exists while there is something to do: it fills free slots in order of
-    priority and arrival, and steps all running answers in a worker thread.
+    One task, the pump, exists while there is something to do: it steps all running answers in a
+    worker thread. The valve says who runs, in order of priority and arrival, and what a pause is.
     """
 
     def __init__(
@@ -43,17 +44,14 @@ class EmbeddedEngine:
         stop_ids: Collection[int],
         decode: Callable[[Sequence[int]], str],
     ) -> None:
-        self._decoder, self._slots, self._max_tokens = decoder, slots, max_tokens
+        self._decoder, self._max_tokens = decoder, max_tokens
         self._stop_ids, self._decode = frozenset(stop_ids), decode
         self._batch = Batch(decoder, kernels, sessions=slots)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rollout")
-        self._waiting: list[Answer] = []
+        self._valve: Valve[Answer] = Valve(self._begin, self._cut, slots=slots)
         self._running: list[Answer] = []
         self._pump: asyncio.Task[None] | None = None
-        self._paused: PauseMode | None = None
         self._failure: BaseException | None = None
-        self._closed = False
-        self._in_thread = False
         self._version = 0
         self._arrivals = 0
 
@@ -96,23 +94,20 @@ class EmbeddedEngine:
 
     async def pause(self, mode: PauseMode) -> None:
         self._require_alive()
-        self._paused = mode
-        if mode is PauseMode.DRAIN and self._running:
-            self._start()
-        await self._pump_end()
+        self._valve.hold(mode)
+        self._start()  # a drain lets those that were kept go on
+        await self._valve.still()
         self._require_alive()
-        if mode is PauseMode.ABORT:
-            for answer in list(self._running):
-                self._leave(answer, StopReason.ABORTED)
 
     async def resume(self) -> None:
         self._require_alive()
-        self._paused = None
+        self._valve.resume()
         self._start()
 
     async def load_weights(self, update: Update) -> Digest | None:
         self._require_alive()
-        if self._is_pumping:
+        flow = self._valve.flow
+        if flow.working or (flow.running and flow.is_going):
             raise IllegalTransition(f"load_weights({update.version}) while generating: pause first")
         try:
             await self._in_worker(self._batch.refresh, list(self._running))
@@ -128,7 +123,7 @@ class EmbeddedEngine:
         return None
 
     async def interrupt(self, requests: Collection[str] | None = None) -> None:
-        for answer in [*self._running, *self._waiting]:
+        for answer in [*self._running, *self._valve.waiting]:
             if requests is None or answer.request.id in requests:
                 self._interrupt(answer, StopReason.ABORTED)
 
@@ -139,9 +134,8 @@ class EmbeddedEngine:
         """Never asleep."""
 
     async def close(self) -> None:
-        self._closed = True
-        await self._pump_end()
-        for answer in [*self._running, *self._waiting]:
+        await self._valve.stop()
+        for answer in [*self._running, *self._valve.waiting]:
             self._leave(answer, StopReason.ABORTED)
         self._thread.shutdown(wait=False)
 
@@ -156,14 +150,13 @@ class EmbeddedEngine:
             answer.timer = loop.call_later(
                 request.deadline_seconds, self._interrupt, answer, StopReason.TIMEOUT
             )
-        heapq.heappush(self._waiting, answer)
-        self._start()
+        self._valve.enter(answer)
         return answer
 
     def _require_alive(self) -> None:
         if self._failure is not None:
             raise EngineFailed("embedded rollout: the engine died before") from self._failure
-        if self._closed:
+        if self._valve.flow.stage is Stage.CLOSED:
             raise EngineFailed("embedded rollout: the engine is closed")
 
     def _require_servable(self, request: Request) -> None:
@@ -176,48 +169,43 @@ class EmbeddedEngine:
             raise WrongValue(
                 f"{name}: id {wrong} lies outside the vocabulary of {self._decoder.vocabulary}"
             )
+        if not 0 <= request.given < len(prompt):
+            raise WrongValue(
+                f"{name}: given is {request.given} of {len(prompt)} ids; those of the answer stand"
+                " behind at least one of the prompt"
+            )
         if len(prompt) + wanted > self._max_tokens:
             raise WrongValue(
                 f"{name}: a prompt of {len(prompt)} ids and {wanted} new ones are more than "
                 f"max_tokens = {self._max_tokens}; shorten it or raise max_tokens"
             )
 
+    def _begin(self, answer: Answer) -> None:
+        self._running.append(answer)
+        self._start()
+
+    def _cut(self) -> None:
+        for answer in list(self._running):
+            self._interrupt(answer, StopReason.ABORTED)
+
     def _start(self) -> None:
         """Make sure that the pump runs if it has anything to do."""
-        if not self._is_pumping and self._has_work():
+        if (self._pump is None or self._pump.done()) and self._has_work():
             self._pump = asyncio.get_running_loop().create_task(self._run())
 
-    @property
-    def _is_pumping(self) -> bool:
-        return self._pump is not None and not self._pump.done()
-
-    async def _pump_end(self) -> None:
-        if self._pump is not None and not self._pump.done():
-            await asyncio.wait([self._pump])
+    def _has_work(self) -> bool:
+        return bool(self._running) and self._valve.flow.is_going
 
     async def _in_worker(
         self, function: Callable[[Sequence[Answer]], Result], answers: Sequence[Answer]
     ) -> Result:
-        """Run in the one thread that may touch the decoder."""
-        loop = asyncio.get_running_loop()
-        self._in_thread = True
-        try:
-            return await loop.run_in_executor(self._thread, function, answers)
-        finally:
-            self._in_thread = False
-
-    def _has_work(self) -> bool:
-        if self._closed or self._failure is not None:
-            return False
-        if self._paused is PauseMode.DRAIN:
-            return bool(self._running)
-        return self._paused is None and bool(self._running or self._waiting)
+        """Run in the one thread that may touch the decoder: a pause waits for it."""
+        with self._valve.working():
+            return await asyncio.get_running_loop().run_in_executor(self._thread, function, answers)
 
     async def _run(self) -> None:
         try:
             while self._has_work():
-                while self._waiting and len(self._running) < self._slots and not self._paused:
-                    self._running.append(heapq.heappop(self._waiting))
                 running, version = list(self._running), self._version
                 drawn = await self._in_worker(self._batch.step, running)
                 self._deliver(running, drawn, version)
@@ -240,25 +228,27 @@ class EmbeddedEngine:
         """End an answer that did not end by itself; while a step runs, right after it."""
         if answer.done.done() and not answer.done.cancelled():
             return
-        if answer in self._running and self._in_thread:
-            answer.ending = stop
+        if answer in self._running and self._valve.flow.working:
+            answer.ending = answer.ending or stop
         else:
             self._leave(answer, stop)
 
     def _leave(self, answer: Answer, stop: StopReason) -> None:
-        if answer in self._waiting:
-            self._waiting.remove(answer)
-            heapq.heapify(self._waiting)
+        if answer.has_left:
+            return
+        answer.has_left = True
         if answer in self._running:
             self._running.remove(answer)
             self._batch.free(answer, keep=stop in (StopReason.STOP, StopReason.LENGTH))
+        self._valve.leave(answer)
         answer.finish(stop)
 
     def _fail(self, error: BaseException) -> None:
         self._failure = error
-        for answer in [*self._running, *self._waiting]:
+        for answer in [*self._running, *self._valve.waiting]:
             failure = EngineFailed(f"embedded rollout: {type(error).__name__}: {error}")
             failure.__cause__ = error
+            answer.has_left = True
             answer.fail(failure)
         self._running.clear()
-        self._waiting.clear()
+        self._valve.close()

@@ -10,7 +10,7 @@ import json
 import mmap
 from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import attrs
 import torch
@@ -33,10 +33,11 @@ class Block:
 def write_block(path: Path, ids: Tensor, lengths: Tensor, columns: Mapping[str, Tensor]) -> None:
     """Write a file; it is there whole or not at all. A tensor is copied once, into the file."""
     tensors = {"id": ids, "length": lengths, **columns}
-    described, end = [], 0
+    described: list[tuple[str, str, list[int], int]] = []
+    end = 0
     for name, tensor in tensors.items():
         dtype = str(tensor.dtype).removeprefix("torch.")
-        described.append([name, dtype, list(tensor.shape), end])
+        described.append((name, dtype, list(tensor.shape), end))
         end += -(-tensor.numel() * tensor.element_size() // _BOUNDARY) * _BOUNDARY
     header = json.dumps(described).encode()
     begin = _begin(len(header))
@@ -44,7 +45,7 @@ def write_block(path: Path, ids: Tensor, lengths: Tensor, columns: Mapping[str, 
     with unfinished.open("wb", buffering=0) as file:
         _write(file, len(header).to_bytes(_SIZE, "little") + header)
         for (_, _, _, offset), tensor in zip(described, tensors.values(), strict=True):
-            file.seek(begin + int(offset))
+            file.seek(begin + offset)
             _write(file, _bytes_of(tensor))
         file.truncate(begin + end)
     unfinished.replace(path)
@@ -67,7 +68,10 @@ def _begin(header: int) -> int:
 
 def _bytes_of(tensor: Tensor) -> memoryview:
     flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else memoryview(b"")
+    if not flat.numel():
+        return memoryview(b"")
+    array: Any = flat.view(torch.uint8).numpy()
+    return memoryview(array)
 
 
 def _write(file: BinaryIO, data: bytes | memoryview) -> None:

@@ -122,7 +122,7 @@ class _LayersAsModules(LlamaForward):
             layer.run_packed = partial(super()._layer, layer)
             _as_forward(layer, "run_packed")
 
-    def _layer(self, layer: Any, x_NH: Tensor, *place: Any) -> Tensor:  # type: ignore[override]
+    def _layer(self, layer: Any, x_NH: Tensor, *place: Any) -> Tensor:
         return layer.run_packed(x_NH, *place)  # type: ignore[no-any-return]
 
 

@@ -67,7 +67,7 @@ class Ranks:
             ending.exception()
             raise
 
-    async def _end(self, calls: list[asyncio.Future[Any]]) -> list[Any]:
+    async def _end(self, calls: Sequence[asyncio.Future[Any]]) -> list[Any]:
         ended: list[asyncio.Future[Any]] = []
         for call in calls:
             call.add_done_callback(ended.append)

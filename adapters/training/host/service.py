@@ -99,8 +99,7 @@ class RankService:
         return await self._run(self._listen)
 
     def _listen(self) -> Address:
-        import torch.distributed as dist
-
+        dist = _distributed()
         held = self._context.hold()
         port = held.getsockname()[1]
         self._meeting = dist.TCPStore(
@@ -118,8 +117,7 @@ class RankService:
         return await self._run(self._join, address)
 
     def _join(self, address: Address) -> Abilities:
-        import torch.distributed as dist
-
+        dist = _distributed()
         place, bound = self._place, timedelta(seconds=self._place.collective_seconds)
         if self._meeting is None:
             host = "127.0.0.1" if address.node == self._context.node else address.host
@@ -199,6 +197,11 @@ class RankService:
             await self._run(self._worker.close)
         self._worker = None
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def _distributed() -> Any:
+    """Its stubs lack what it exports."""
+    return importlib.import_module("torch.distributed")
 
 
 def _own_address() -> str:

@@ -193,6 +193,7 @@ algorithm.advantage.name algorithm.loss.name algorithm.aggregation algorithm.con
 algorithm.proximal algorithm.kl.where algorithm.kl.coefficient algorithm.kl.estimator
 algorithm.kl.unbiased algorithm.kl.target algorithm.entropy algorithm.mask_cut algorithm.terms
 asynchrony.max_staleness asynchrony.order asynchrony.window asynchrony.on_update
+asynchrony.placement
 evaluation.every evaluation.before evaluation.samples evaluation.sampling
 evaluation.beside
 checkpoint.every checkpoint.export checkpoint.kind

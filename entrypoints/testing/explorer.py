@@ -1,0 +1,202 @@
+"""Runs the library's own loop under schedules and faults that seeds draw, and checks its promises.
+
+    explore(range(1000))            # raises Broken with the seed of the first run that breaks one
+    check(draw(17))                 # the same run again, to look at
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import attrs
+
+from hexpo.adapters.simulated.clock import Stuck
+from hexpo.adapters.simulated.schedules import run_seeded
+from hexpo.adapters.simulated.world import SimulatedPrompts, SimulatedTokenizer, SimulatedTracker
+from hexpo.adapters.stores.memory import MemoryRowStore
+from hexpo.adapters.transfer.shared import SharedTransfer
+from hexpo.application.agents import SingleTurn
+from hexpo.application.evaluate import Evaluator
+from hexpo.application.grading import Player, RetryPolicy
+from hexpo.application.learning import POLICY, Learner, LearningSettings, Recipe, Role
+from hexpo.application.rollouts import FlatJudge, Rollouts, unscored
+from hexpo.application.train import RunReport, Schedule, Trainer
+from hexpo.domain.advantages.catalogue import estimator
+from hexpo.domain.errors import EngineFailed
+from hexpo.domain.losses.ppo import ppo
+from hexpo.domain.objective import Loss, Objective, Term
+from hexpo.domain.sampling import Sampling
+from hexpo.domain.schedule import open_gate
+from hexpo.entrypoints.testing.promises import check_process, check_run
+from hexpo.entrypoints.testing.scenarios import Interruption, Scenario, draw
+from hexpo.entrypoints.testing.worlds import (
+    Broken,
+    FaultyFleet,
+    Folders,
+    LightLearner,
+    ScenarioReward,
+    WatchedRollouts,
+    Witness,
+    require,
+)
+
+_PATIENCE = 50_000.0
+"""Virtual seconds within which any scenario ends: waits are bounded by deadlines, not by luck."""
+_MANY = 10**6
+
+
+@attrs.define(eq=False)
+class World:
+    """The objects of one process of a run."""
+
+    scenario: Scenario
+    rollout: FaultyFleet
+    engine: Witness
+    rollouts: Rollouts
+    tracker: SimulatedTracker
+    trainer: Trainer
+
+
+Build = Callable[[Scenario, Folders], World]
+
+
+def build(scenario: Scenario, store: Folders) -> World:
+    """Everything of one process, made anew: only the checkpoints outlive it."""
+    rows, rollout = MemoryRowStore(), FaultyFleet(scenario)
+    engine, tracker = Witness(rows, step_seconds=scenario.step_seconds), SimulatedTracker()
+    rollouts = WatchedRollouts(
+        SimulatedPrompts(scenario.prompts),
+        _player(scenario, rollout, "train"),
+        open_gate(scenario.plan),
+        samples=scenario.samples,
+        judge=FlatJudge() if scenario.filters else unscored,
+        refill_budget=_MANY,
+        filter_budget=2 if scenario.filters else 0,
+    )
+    rollouts.order = scenario.order
+    objective = Objective(terms=(Term(name="policy", loss=Loss(function=ppo)),))
+    learner = (Learner if scenario.whole else LightLearner)(
+        LearningSettings(),
+        roles={POLICY: Role(engine=engine, objective=objective)},
+        store=rows,
+        recipe=Recipe(estimators=(estimator("grpo"),)),
+    )
+    trainer = Trainer(
+        Schedule(
+            steps=scenario.steps,
+            on_update=scenario.on_update,
+            evaluate_every=scenario.evaluate_every,
+            evaluate_first=scenario.evaluate_every > 0,
+            evaluate_last=scenario.evaluate_every > 0,
+            save_every=scenario.save_every,
+        ),
+        rollouts=rollouts,
+        learner=learner,
+        rollout=rollout,
+        transfer=SharedTransfer(rollout),
+        checkpoints=store,
+        tracker=tracker,
+        evaluator=Evaluator(
+            SimulatedPrompts(2), _player(scenario, rollout, "evaluate"), rollout, samples=1
+        ),
+    )
+    return World(scenario, rollout, engine, rollouts, tracker, trainer)
+
+
+def _player(scenario: Scenario, rollout: FaultyFleet, stream: str) -> Player:
+    tokenizer = SimulatedTokenizer()
+    agent = SingleTurn(
+        rollout=rollout,
+        tokenizer=tokenizer,
+        sampling=Sampling(max_new_tokens=64),
+        seed=scenario.seed,
+        stream=stream,
+    )
+    return Player(
+        agent,
+        ScenarioReward(scenario),
+        policy=RetryPolicy(deadline_seconds=scenario.deadline_seconds),
+        give_up_after=_MANY,
+        vocabulary=tokenizer.vocabulary,
+    )
+
+
+async def _until(world: World, interruption: Interruption | None) -> RunReport | None:
+    """Run to the end, or to the interruption; None where it died."""
+    run = asyncio.ensure_future(world.trainer.run())
+    if interruption is not None:
+        await asyncio.wait({run}, timeout=interruption.after)
+        match interruption.kind:
+            case "crash":
+                run.cancel()
+            case "stop":
+                world.trainer.stop()
+            case "engine":
+                await world.rollout.close()
+            case _:
+                world.rollout.fail_transfer = True
+    await asyncio.wait({run}, timeout=_PATIENCE)
+    require(run.done(), "F4, F7: the run did not end within its bound")
+    await _require_nothing_left()
+    if run.cancelled():
+        return None
+    error = run.exception()
+    if isinstance(error, EngineFailed) and interruption is not None:
+        return None
+    return run.result()
+
+
+async def _require_nothing_left() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+    left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    require(not left, f"F7: tasks are left: {left}")
+
+
+async def _live(scenario: Scenario, folder: Path, make: Build) -> list[World]:
+    """All processes of a run, one after the other."""
+    store, worlds = Folders(folder), []
+    for interruption in (*scenario.interruptions, None):
+        world = make(scenario, store)
+        worlds.append(world)
+        report = await _until(world, interruption)
+        check_process(scenario, world.tracker, world.rollout, ended_well=report is not None)
+        if report is not None and report.finished:
+            break
+    return worlds
+
+
+def check(scenario: Scenario, make: Build = build) -> list[World]:
+    """Run a scenario and check every promise.
+
+    Returns: the objects of its processes. Raises: Broken: names the promise and how to replay.
+    """
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            main = _live(scenario, Path(folder), make)
+            worlds = run_seeded(main, scenario.seed, jitter=scenario.jitter)
+        last = worlds[-1]
+        check_run(
+            scenario,
+            trained=last.engine.trained,
+            gate=last.rollouts.gate,
+            records=[record for world in worlds for record in world.tracker.records],
+        )
+    except (Broken, Stuck) as failure:
+        raise Broken(f"{failure}\nreplay: check({scenario!r})") from failure
+    return worlds
+
+
+def explore(seeds: Iterable[int], make: Build = build) -> int:
+    """Check the scenarios of many seeds. Returns how many. Raises Broken at the first failure."""
+    count = 0
+    for count, seed in enumerate(seeds, start=1):
+        try:
+            check(draw(seed), make)
+        except Exception as failure:
+            failure.add_note(f"seed {seed}: hexpo.entrypoints.testing.explorer.check(draw({seed}))")
+            raise
+    return count

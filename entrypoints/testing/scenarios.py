@@ -1,0 +1,128 @@
+"""What may happen to a run, drawn from a seed."""
+
+from __future__ import annotations
+
+from random import Random
+
+import attrs
+
+from hexpo.application.continuing import OnUpdate
+from hexpo.domain.schedule import Order, Plan, plan, window_of
+from hexpo.domain.schedule.capacity import largest_window
+from hexpo.domain.seeds import seed_for
+
+
+@attrs.frozen(kw_only=True)
+class Interruption:
+    """How one process of the run ends before its last step."""
+
+    kind: str
+    """`crash`: cancelled, nothing is saved; `stop`: asked to end; `engine`: the rollout engine
+    dies; `transfer`: a weight update fails half-way."""
+    after: float
+    """Virtual seconds."""
+
+
+@attrs.frozen(kw_only=True)
+class Scenario:
+    """One run: its settings, how long things take, and what goes wrong."""
+
+    seed: int
+    groups: int = 2
+    samples: int = 2
+    steps: int = 4
+    staleness: float = 0.0
+    order: Order = Order.SUBMISSION
+    window: int | None = None
+    on_update: OnUpdate = OnUpdate.KEEP
+    prompts: int = 7
+    save_every: int = 0
+    evaluate_every: int = 0
+    replicas: int = 1
+    slots: int = 4
+    token_seconds: float = 0.1
+    tail: float = 1.0
+    """Standard deviation of the logarithm of an answer's length."""
+    grade_seconds: float = 0.0
+    step_seconds: float = 1.0
+    load_seconds: float = 0.1
+    deadline_seconds: float = 60.0
+    failing: float = 0.0
+    """Share of rollouts that raise at their first try."""
+    hanging: float = 0.0
+    """Share that never answers."""
+    garbled: float = 0.0
+    """Share that answers what cannot be one."""
+    ungraded: float = 0.0
+    """Share of answers without a score."""
+    flat: float = 0.0
+    """Share of groups whose scores are equal."""
+    filters: bool = False
+    """Flat groups are left out, and asked for again within a small budget."""
+    jitter: float = 0.0
+    whole: bool = True
+    """With tables, advantages and objective; else only what the loop sees of learning."""
+    interruptions: tuple[Interruption, ...] = ()
+
+    @property
+    def plan(self) -> Plan:
+        """The gate's numbers."""
+        window = window_of(self.order, window=self.window)
+        return plan(groups=self.groups, max_staleness=self.staleness, window=window)
+
+    def happens(self, share: float, *what: int | str) -> bool:
+        """Whether something that has this chance happens to this one: the same at every try."""
+        return share > 0 and seed_for(self.seed, *what) / 2**63 < share
+
+
+def draw(seed: int) -> Scenario:
+    """The scenario of a seed."""
+    random = Random(seed)
+    groups, staleness = random.randint(1, 3), random.choice([0.0, 0.0, 0.5, 1.0, 1.0, 1.5, 2.0, 3.0])
+    order, window = _order(random, groups, staleness)
+    faulty = random.random() < 0.5
+    share = random.choice([0.02, 0.1, 0.25])
+    return Scenario(
+        seed=seed,
+        groups=groups,
+        samples=random.randint(1, 3),
+        steps=random.randint(2, 5),
+        staleness=staleness,
+        order=order,
+        window=window,
+        on_update=random.choice(list(OnUpdate)),
+        prompts=random.randint(2, 9),
+        save_every=random.randint(0, 2),
+        evaluate_every=random.choice([0, 0, 0, 2]),
+        replicas=random.randint(1, 2),
+        slots=random.randint(1, 6),
+        tail=random.choice([0.0, 0.5, 1.2]),
+        grade_seconds=random.choice([0.0, 0.0, 0.3, 3.0]),
+        step_seconds=random.choice([0.0, 0.2, 1.0, 5.0]),
+        load_seconds=random.choice([0.0, 0.1, 2.0]),
+        failing=share * (faulty and random.random() < 0.5),
+        hanging=share * (faulty and random.random() < 0.3),
+        garbled=share * (faulty and random.random() < 0.3),
+        ungraded=share * (faulty and random.random() < 0.5),
+        flat=0.3 * (random.random() < 0.3),
+        filters=random.random() < 0.5,
+        jitter=random.choice([0.0, 0.01]),
+        whole=random.random() < 0.1,
+        interruptions=_interruptions(random),
+    )
+
+
+def _order(random: Random, groups: int, staleness: float) -> tuple[Order, int | None]:
+    order = random.choice(list(Order))
+    if order is not Order.WINDOW:
+        return order, None
+    widest = largest_window(groups=groups, max_staleness=staleness)
+    return (order, random.randint(1, widest)) if staleness else (Order.SUBMISSION, None)
+
+
+def _interruptions(random: Random) -> tuple[Interruption, ...]:
+    kinds = ("crash", "stop", "engine", "transfer")
+    return tuple(
+        Interruption(kind=random.choice(kinds), after=random.uniform(0.0, 12.0))
+        for _ in range(random.choice([0, 0, 1, 1, 2]))
+    )

@@ -1,0 +1,235 @@
+"""The objects of a scenario: the library's own loop around simulated engines that go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import attrs
+import torch
+
+from hexpo.adapters.simulated.costs import RolloutSpeed
+from hexpo.adapters.simulated.fleet import FleetSettings, SimulatedFleet
+from hexpo.adapters.simulated.training import SimulatedTraining
+from hexpo.application.learning import POLICY, Learner, Learnt
+from hexpo.application.ports.checkpoints import Checkpoint
+from hexpo.application.ports.rollout import Generation, PauseMode, Request
+from hexpo.application.ports.transfer import Update
+from hexpo.application.rollouts import Rollouts
+from hexpo.application.timing import Stopwatch
+from hexpo.domain.digest import Digest
+from hexpo.domain.errors import EngineFailed
+from hexpo.domain.metrics import Metrics
+from hexpo.domain.objective import Objective
+from hexpo.domain.schedule import Order
+from hexpo.domain.batch import Sequences
+from hexpo.domain.trajectory import Cause, Failed, Group, Outcome, Scored, Trajectory
+from hexpo.entrypoints.testing.scenarios import Scenario
+
+
+class Broken(AssertionError):
+    """A promise that a run did not keep."""
+
+
+def require(condition: bool, promise: str) -> None:  # noqa: FBT001  reads as a sentence
+    """Raises Broken with the promise unless it is kept."""
+    if not condition:
+        raise Broken(promise)
+
+
+class Folders:
+    """Checkpoints as plain folders, complete when their block ended."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._complete: dict[int, Path] = {}
+        self._count = 0
+
+    @asynccontextmanager
+    async def write(self, step: int) -> AsyncIterator[Path]:
+        """A folder of its own each time; the step counts once it is whole."""
+        self._count += 1
+        folder = self._folder / f"{step}-{self._count}"
+        await asyncio.to_thread(folder.mkdir)
+        yield folder
+        await asyncio.sleep(0.05)
+        self._complete[step] = folder
+
+    async def steps(self) -> list[int]:
+        """Whole ones."""
+        return sorted(self._complete)
+
+    async def latest(self) -> Checkpoint | None:
+        """The newest whole one."""
+        last = max(self._complete, default=None)
+        return None if last is None else Checkpoint(last, self._complete[last])
+
+
+class FaultyFleet(SimulatedFleet):
+    """Raises, hangs and answers nonsense where its scenario says so."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        speed = RolloutSpeed(
+            token_seconds=scenario.token_seconds, request_seconds=0.0, slots=scenario.slots
+        )
+        settings = FleetSettings(
+            replicas=scenario.replicas, speed=speed, load_seconds=scenario.load_seconds
+        )
+        super().__init__(settings, lambda request: _length(scenario, request))
+        self._scenario = scenario
+        self._tried: set[str] = set()
+        self.given: list[Generation] = []
+        self.pauses = self.resumes = 0
+        self.is_paused = False
+        self.fail_transfer = False
+
+    async def generate(self, request: Request) -> Generation:
+        """The answer, or what goes wrong with it."""
+        scenario, name = self._scenario, request.id
+        if scenario.happens(scenario.hanging, "hang", name):
+            await asyncio.sleep(1e9)
+        if scenario.happens(scenario.failing, "fail", name) and name not in self._tried:
+            self._tried.add(name)
+            await asyncio.sleep(0.2)
+            raise ConnectionError(name)
+        answer = await super().generate(request)
+        self.given.append(answer)
+        if scenario.happens(scenario.garbled, "garble", name):
+            return _garbled(answer, request.seed)
+        return answer
+
+    async def pause(self, mode: PauseMode) -> None:
+        """Counted."""
+        require(not self.is_paused, "R2: a pause follows a resume")
+        self.is_paused = True
+        self.pauses += 1
+        await super().pause(mode)
+
+    async def resume(self) -> None:
+        """Counted."""
+        require(self.is_paused, "R2: a resume follows a pause")
+        self.is_paused = False
+        self.resumes += 1
+        await super().resume()
+
+    async def load_weights(self, update: Update) -> Digest | None:
+        """May fail half-way."""
+        require(self.is_paused, "G2: weights are loaded while the engine is paused")
+        if self.fail_transfer and update.version > self.version:
+            await asyncio.sleep(self._scenario.load_seconds / 2)
+            raise EngineFailed("the transfer was cut")
+        return await super().load_weights(update)
+
+
+def _length(scenario: Scenario, request: Request) -> int:
+    """Log-normal around 4 tokens, at most 40."""
+    place = torch.special.ndtri(torch.tensor((request.seed % 9973 + 0.5) / 9973)).item()
+    return max(1, min(40, round(4 * math.exp(scenario.tail * place))))
+
+
+def _garbled(answer: Generation, seed: int) -> Generation:
+    kind = seed % 3
+    if kind == 0:
+        return attrs.evolve(answer, logprobs=answer.logprobs[:-1])
+    if kind == 1:
+        return attrs.evolve(answer, tokens=answer.tokens + 1000)
+    return attrs.evolve(answer, tokens=-1 - answer.tokens)
+
+
+class ScenarioReward:
+    """Scores, missing scores and equal scores as the scenario says."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
+
+    async def grade(self, rows: Sequence[Trajectory]) -> Sequence[Outcome]:
+        """One outcome a row."""
+        await asyncio.sleep(self._scenario.grade_seconds)
+        return [self._outcome(row) for row in rows]
+
+    def _outcome(self, row: Trajectory) -> Outcome:
+        scenario = self._scenario
+        if scenario.happens(scenario.ungraded, "grade", row.id):
+            return Failed(cause=Cause.RAISED, message="no such truth")
+        flat = scenario.happens(scenario.flat, "flat", row.group)
+        return Scored(value=1.0 if flat else float(row.id % 2))
+
+    async def close(self) -> None:
+        """Holds nothing."""
+
+
+class Witness(SimulatedTraining):
+    """Remembers the rows from which each publication learnt something."""
+
+    async def accumulate(self, rows: Sequences, objective: Objective) -> Metrics:
+        """Only what is trained counts."""
+        self.note(rows.ids[rows["trained"] > 0].tolist())
+        return {}
+
+    def note(self, ids: Sequence[int]) -> None:
+        """These rows are in the next optimizer step."""
+        self._part += ids
+
+
+class LightLearner(Learner):
+    """What the loop sees of learning: an optimizer step that takes its time, and a version."""
+
+    async def learn(self, groups: Sequence[Group], watch: Stopwatch) -> Learnt:
+        """No table is made."""
+        engine = self.engines[POLICY]
+        if isinstance(engine, Witness):
+            scored = (row for group in groups for row in group.rows if isinstance(row.outcome, Scored))
+            engine.note([row.trajectory.id for row in scored])
+        with watch("train"):
+            await engine.step()
+        return Learnt(version=await engine.publish(), metrics={})
+
+
+class WatchedRollouts(Rollouts):
+    """The library's own, with a look at its accounts wherever they may change."""
+
+    order = Order.SUBMISSION
+
+    async def take(self, stop: asyncio.Event) -> list[Group] | None:
+        """The batch, if it is in order and within the bound."""
+        batch = await super().take(stop)
+        self.look()
+        if batch is None:
+            return None
+        numbers = [group.ticket.number for group in batch]
+        window, oldest = self.gate.plan.window, self.gate.oldest
+        if window is not None:
+            require(
+                max(numbers) < oldest + window,
+                f"O26: groups {numbers} passed group {oldest} by a window of {window}",
+            )
+        if self.order is Order.SUBMISSION:
+            require(numbers == sorted(numbers), f"O15.3: {numbers} are not in order of submission")
+        return batch
+
+    def published(self, version: int) -> None:
+        """As the library's."""
+        super().published(version)
+        self.look()
+
+    async def _change(self, stop: asyncio.Event) -> bool:
+        # a group that a filter left out after the budget was spent leaves its slot free
+        may_be_free = self._tasks is None or self._filter_budget > 0
+        require(
+            self.gate.free == 0 or may_be_free,
+            f"progress: {self.gate.free} slots are free while the trainer waits for a group",
+        )
+        return await super()._change(stop)
+
+    def look(self) -> None:
+        """The accounts add up."""
+        gate, ledger = self.gate, self.gate.ledger
+        require(ledger.balanced, f"F2: the ledger does not add up: {ledger}")
+        require(ledger.issued == gate.next_number, "F2: numbers have gaps")
+        require(0 <= gate.free, "F2: more groups are alive than slots")
+        numbers = {one.number for one in self.in_flight}
+        alive = {n for n in range(gate.oldest, gate.next_number) if gate.is_alive(n)}
+        require(numbers == alive, f"F2: in flight are {numbers}, alive {alive}")

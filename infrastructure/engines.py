@@ -1,0 +1,202 @@
+"""The engines of a run, and what goes between them: training, rollout, weights, turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+from hexpo.adapters.models.policy import Policy
+from hexpo.adapters.rollout.wire import RemoteRollout
+from hexpo.adapters.transfer.wire.driver import SendAndLoad
+from hexpo.adapters.transfer.wire.endings import is_consequence
+from hexpo.application.agreeing import Probe, ProbeSettings
+from hexpo.application.membership import Standing
+from hexpo.application.ports.platform import Platform
+from hexpo.application.ports.prompts import PromptSource
+from hexpo.application.ports.rollout import RolloutEngine
+from hexpo.application.ports.store import RowStore
+from hexpo.application.ports.tokenizer import Tokenizer
+from hexpo.application.ports.training import TrainingEngine
+from hexpo.application.ports.transfer import WeightTransfer
+from hexpo.application.replicas import Replicas, ReplicaSettings
+from hexpo.application.residency import Mover, Residency
+from hexpo.domain.schedule.residency import Part, Resident
+from hexpo.domain.tolerance import TOLERANCES
+from hexpo.infrastructure import find
+from hexpo.infrastructure.config.algorithm import updates
+from hexpo.infrastructure.config.load import refuse
+from hexpo.infrastructure.config.schema import (
+    Placement,
+    RunConfig,
+)
+from hexpo.infrastructure.config.sharing import transfer_of
+from hexpo.infrastructure.config.structure import Problem
+from hexpo.infrastructure.opened import Opened
+from hexpo.infrastructure.parts import make
+
+
+def make_rollout(
+    config: RunConfig,
+    policy: Callable[[], Policy],
+    tokenizer: Tokenizer,
+    opened: Opened,
+    replicas: Mapping[str, RemoteRollout],
+) -> RolloutEngine:
+    """The engine that generates: in this process, or all replicas as one.
+
+    Args: policy: makes or gives the trainer's own; not called where engines have copies.
+    """
+    if replicas:
+        return opened.keep(as_one(replicas, catch_up=config.evaluation.beside))
+    rollout: RolloutEngine = make(
+        "rollout",
+        config.rollout.engine,
+        config.rollout.options,
+        policy=policy(),
+        tokenizer=tokenizer,
+    )
+    return opened.keep(rollout)
+
+
+def as_one(replicas: Mapping[str, RemoteRollout], *, catch_up: bool = False) -> RolloutEngine:
+    """Several engines behind one port. Args: catch_up: see `ReplicaSettings`."""
+    if len(replicas) == 1:
+        return next(iter(replicas.values()))
+    return Replicas(
+        replicas,
+        ReplicaSettings(catch_up=catch_up),
+        readers={name: replica.readers for name, replica in replicas.items()},
+        is_consequence=is_consequence,
+    )
+
+
+def training_options(config: RunConfig, columns: frozenset[str]) -> Mapping[str, Any]:
+    """The backend's options; it keeps the model before training if a column needs it."""
+    options = config.training.options
+    of = find.config_type("training", config.training.backend)
+    if "reference" in columns and of is not None and "reference" in attrs.fields_dict(of):
+        return {**options, "reference": True}  # the objective says who is needed, not the user
+    return options
+
+
+def make_training(
+    config: RunConfig,
+    policy: Callable[[], Policy],
+    store: RowStore,
+    tokenizer: Tokenizer,
+    platform: Platform,
+    columns: frozenset[str],
+    opened: Opened,
+    ranks: TrainingEngine | None,
+) -> TrainingEngine:
+    """The engine that learns: in this process, or over its ranks."""
+    if ranks is not None:
+        return opened.keep(ranks)
+    kind = transfer_of(config).kind
+    sending = {} if kind == "shared" else {"send": find.adapter("transfer", kind).build_sender()}
+    training: TrainingEngine = make(
+        "training",
+        config.training.backend,
+        training_options(config, columns),
+        policy=policy(),
+        store=store,
+        tokenizer=tokenizer,
+        temperature=config.rollout.temperature,
+        total_steps=updates(config) * config.run.steps,
+        seed=config.run.seed,
+        release=platform.release,
+        **sending,
+    )
+    return opened.keep(training)
+
+
+def make_transfer(
+    config: RunConfig,
+    training: TrainingEngine,
+    rollout: RolloutEngine,
+    replicas: Mapping[str, RemoteRollout],
+    opened: Opened,
+) -> WeightTransfer:
+    """From the trainer to whoever generates."""
+    kind = transfer_of(config).kind
+    if kind == "shared":
+        transfer: WeightTransfer = make("transfer", kind, {}, rollout=rollout)
+        return transfer
+    # A leased replica reads a version later than its peers: it has to be kept.
+    options = {"buckets": 0} if kind == "shared_memory" and config.evaluation.beside else {}
+    several = isinstance(rollout, Replicas)
+    sending: SendAndLoad = make(
+        "transfer",
+        kind,
+        options,
+        training=training,
+        replicas={"rollout": rollout} if several else replicas,
+        readers=rollout.readers
+        if isinstance(rollout, Replicas)
+        else lambda: [reader for one in replicas.values() for reader in one.readers],
+    )
+    return opened.keep(sending)
+
+
+def make_probe(
+    config: RunConfig,
+    *,
+    training: TrainingEngine,
+    store: RowStore,
+    rollout: RolloutEngine,
+    replicas: Mapping[str, RolloutEngine],
+    source: PromptSource,
+    tokenizer: Tokenizer,
+) -> Probe:
+    """Compares every engine's log-probs with the trainer's, on the first prompt."""
+    prompt = next(iter(source.rows()))
+
+    def serving() -> Mapping[str, RolloutEngine]:
+        if not isinstance(rollout, Replicas):
+            return replicas or {"rollout": rollout}
+        standings = rollout.standings
+        return {name: replicas[name] for name in replicas if standings[name] is Standing.SERVING}
+
+    return Probe(
+        ProbeSettings(
+            tolerance=TOLERANCES[config.model.precision.dtype],
+            temperature=config.rollout.temperature,
+            seed=config.run.seed,
+        ),
+        trainer=training,
+        store=store,
+        replicas=serving,
+        prompts=[tokenizer.render(prompt.messages)],
+    )
+
+
+def make_residency(
+    config: RunConfig, training: TrainingEngine, rollout: RolloutEngine
+) -> Residency:
+    """Who gives way to whom on shared devices.
+
+    Raises: ConfigurationError: an engine cannot give its memory back.
+    """
+    if config.asynchrony.placement is Placement.SEPARATE:
+        return Residency()
+    unable = [
+        f"{what} {name} cannot {verb} here"
+        for able, what, name, verb in (
+            (rollout.capabilities.sleep, "rollout engine", config.rollout.engine, "sleep"),
+            (training.capabilities.offload, "training backend", config.training.backend, "offload"),
+        )
+        if not able
+    ]
+    if unable:
+        message = f"colocated: {'; '.join(unable)}; use separate"
+        raise refuse([Problem("asynchrony.placement", message)])
+    return Residency(
+        [
+            Resident(name="rollout", part=Part.ROLLOUT, group="shared"),
+            Resident(name="policy", part=Part.POLICY, group="shared"),
+        ],
+        {"rollout": Mover.of_rollout(rollout), "policy": Mover.of_training(training)},
+        here=["rollout", "policy"],
+    )
