@@ -37,7 +37,7 @@ class Tolerance:
 
 TOLERANCES: Mapping[torch.dtype, Tolerance] = {
     torch.float32: Tolerance(mean=2e-4, sequence=2e-3),
-    torch.bfloat16: Tolerance(mean=0.06, sequence=0.25),
+    torch.bfloat16: Tolerance(mean=0.08, sequence=0.25),
     torch.float16: Tolerance(mean=0.02, sequence=0.1),
 }
 """By the coarser type of the two engines. Measured between different engines with equal weights:

@@ -22,6 +22,7 @@ from hexpo.infrastructure.config.load import Resolved
 from hexpo.infrastructure.config.model import Shape, shape_of
 from hexpo.infrastructure.config.options import entry
 from hexpo.infrastructure.config.schema import ModelRole, RunConfig
+from hexpo.infrastructure.config.sharing import takes_turns, transfer_of
 from hexpo.infrastructure.config.structure import Problem, plain
 
 GIB = 1 << 30
@@ -215,9 +216,28 @@ def _cache(config: RunConfig, shape: Shape) -> int:
 
 
 def _placement(config: RunConfig) -> Iterator[Number]:
-    yield Number(
-        "this process",
-        config.platform.kind,
-        f"training {config.training.backend}, rollout {config.rollout.engine},"
-        " weights shared in memory, rows in memory",
-    )
+    ranks, replicas = config.training.ranks, config.rollout.replicas
+    here = ["the loop"]
+    if ranks == 1:
+        here.append(f"training {config.training.backend}")
+    if not replicas:
+        here.append(f"rollout {config.rollout.engine}, on the trainer's own weights")
+    rows = "in memory" if ranks == 1 else "in shared memory"
+    yield Number("this process", config.platform.kind, f"{', '.join(here)}; rows {rows}")
+    turns = takes_turns(config)
+    if ranks > 1:
+        yield Number(
+            f"{ranks} training ranks",
+            config.cluster.kind,
+            f"{config.training.backend} over {ranks} processes: each holds 1/{ranks} of masters,"
+            " gradients and moments",
+        )
+    if replicas:
+        shares = "shares a device with the rank of its number; " if turns and ranks > 1 else ""
+        yield Number(
+            f"{replicas} rollout replica{'s' if replicas > 1 else ''}",
+            config.cluster.kind,
+            f"{shares}{config.rollout.engine} with a copy of the weights each, which arrive by"
+            f" {transfer_of(config).kind}; generation and training"
+            f" {'take turns' if turns else 'run at once'}",
+        )

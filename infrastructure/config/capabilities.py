@@ -102,11 +102,13 @@ def rollout_problems(config: RunConfig, able: RolloutCapabilities) -> Iterator[P
             "asynchrony.on_update",
             f"rollout engine {engine} cannot {asked.on_update.value}; it can {known}",
         )
-    if asked.max_staleness > 0 and not able.overlap:
+    has_its_own_weights = able.overlap or config.rollout.replicas > 0
+    if asked.max_staleness > 0 and not has_its_own_weights:
         yield Problem(
             "asynchrony.max_staleness",
             f"{asked.max_staleness:g}: rollout engine {engine} reads the trainer's live weights"
-            " with these options and cannot generate while they change; use 0",
+            " with these options and cannot generate while they change; use 0, or give it a"
+            " process of its own (rollout.replicas=1)",
         )
     if training_sampling(config).stop_texts and not able.stop_texts:
         yield Problem("rollout.sampling.stop_texts", f"rollout engine {engine} knows stop ids only")

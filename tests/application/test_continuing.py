@@ -77,7 +77,7 @@ def test_an_answer_without_progress_is_given_up() -> None:
     """F4: no wait is unbounded; a single token starts the count again."""
     count = iter(range(1000))
     engine = Scripted(lambda _: piece(1) if next(count) == 3 else piece())
-    with pytest.raises(NoProgress, match="one.*5 times.*after 1 tokens"):
+    with pytest.raises(NoProgress, match=r"one.*5 times.*after 1 tokens"):
         asyncio.run(complete(engine, ONE, fruitless=4))  # type: ignore[arg-type]
     assert len(engine.asked) == 4 + 5
 

@@ -23,7 +23,7 @@ PIECE = 1.0
 
 
 def request(number: int) -> Request:
-    return Request(id=str(number), prompt=(1,), sampling=Sampling(), seed=number)
+    return Request(id=str(number), prompt=(1,), sampling=Sampling(max_new_tokens=9999), seed=number)
 
 
 def engine_of(lengths: list[int], *, slots: int | None = None) -> SimulatedRollout:

@@ -44,3 +44,27 @@ def test_a_replica_runs_ahead_of_training(tiny: dict[str, Any]) -> None:
     report = trained(tiny, "rollout.replicas=1", "asynchrony.max_staleness=1", "run.steps=5")
     assert report.finished
     assert max(step["schedule/age_max"] for step in report.history) <= 1
+
+
+@pytest.mark.slow
+def test_every_engine_is_compared_with_the_trainer(tiny: dict[str, Any]) -> None:
+    """C1, G1: after each transfer, on two replicas."""
+    report = trained(tiny, "rollout.replicas=2", "rollout.probe_every=1")
+    assert report.finished
+    assert all(step["agreement/probe"] < 2e-4 for step in report.history)
+
+
+@pytest.mark.slow
+def test_an_evaluation_runs_on_a_replica_of_its_own_while_training_goes_on(
+    tiny: dict[str, Any],
+) -> None:
+    """Its report names the version that it measured; the last one waits for the last version."""
+    tiny["data"]["evaluation"] = tiny["data"]["train"]
+    report = trained(
+        tiny, "rollout.replicas=2", "evaluation.every=1", "evaluation.beside=true",
+        "asynchrony.max_staleness=1", "run.steps=4",
+    )  # fmt: skip
+    assert report.finished
+    assert report.first_evaluation is not None
+    assert report.last_evaluation is not None
+    assert (report.first_evaluation.version, report.last_evaluation.version) == (0, 4)
