@@ -43,16 +43,31 @@ def rollout_specs(
         environment: variables that win over the platform's (threads of a smaller share).
     """
     value = {"config": plain(config), "transfer": plain(transfer)}
+    variables, python = _engine_process(config)
     return [
         ProcessSpec(
             name=f"rollout-{number}",
             entry=ROLLOUT_REPLICA,
             value=value,
             needs=needs,
-            environment={**platform.environment(), **(environment or {})},
+            environment={**platform.environment(), **variables, **(environment or {})},
+            python=python,
         )
         for number in range(replicas)
     ]
+
+
+def _engine_process(config: RunConfig) -> tuple[Mapping[str, str], str]:
+    """Variables that the rollout engine wants set, and the interpreter of its environment."""
+    module = find.adapter("rollout", config.rollout.engine)
+    of = getattr(module, "Config", None)
+    if of is None:
+        return {}, ""
+    settings, problems = structure(config.rollout.options, of, at="rollout.options")
+    if settings is None:
+        raise refuse(problems)
+    wanted = getattr(module, "environment", None)
+    return ({} if wanted is None else wanted(settings)), str(getattr(settings, "python", ""))
 
 
 async def rollout_replica(value: Mapping[str, Any], context: Context) -> RolloutService:

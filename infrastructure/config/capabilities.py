@@ -115,7 +115,10 @@ def rollout_problems(config: RunConfig, able: RolloutCapabilities) -> Iterator[P
 
 
 def _missing_extras(config: RunConfig) -> Iterator[Problem]:
+    elsewhere = {"rollout"} if config.rollout.options.get("python") else set[str]()
     for key, port, kind in chosen_adapters(config):
+        if port in elsewhere:  # installed in an environment of its own
+            continue
         try:
             require(f"{port}/{kind}")
         except HexpoError as error:

@@ -5,6 +5,7 @@ Each check is a small function from a configuration to problems; none loads a mo
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from hexpo.infrastructure.config.load import refuse
 from hexpo.infrastructure.config.options import entry
 from hexpo.infrastructure.config.schema import KLPlace, NamedFunction, RunConfig
 from hexpo.infrastructure.config.structure import Problem
+from hexpo.infrastructure.find import adapter
 
 Check = Callable[[RunConfig], Iterator[Problem]]
 
@@ -200,6 +202,12 @@ def processes(config: RunConfig) -> Iterator[Problem]:
             "rollout.replicas",
             f"0, but the {ranks} training ranks keep the weights in their own processes: an engine"
             " in this one would never see them; use at least 1",
+        )
+    engine = adapter("rollout", config.rollout.engine)
+    if not replicas and inspect.iscoroutinefunction(engine.build):
+        yield Problem(
+            "rollout.replicas",
+            f"0, but engine {config.rollout.engine} runs in processes of its own; use at least 1",
         )
     if replicas and config.rollout.transfer == "shared":
         yield Problem(
