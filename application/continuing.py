@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from enum import Enum
 
 from hexpo.application.pieces import Pieces
@@ -31,7 +32,7 @@ class OnUpdate(Enum):
         return _MODES[self]
 
 
-_MODES = {
+_MODES: Mapping[OnUpdate, PauseMode] = {
     OnUpdate.KEEP: PauseMode.KEEP,
     OnUpdate.CONTINUE: PauseMode.ABORT,
     OnUpdate.DRAIN: PauseMode.DRAIN,

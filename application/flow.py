@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -41,7 +41,7 @@ class _Ranked(Protocol):
 
 Entry = TypeVar("Entry", bound=_Ranked)
 
-_EVENTS = {
+_EVENTS: Mapping[PauseMode, Event] = {
     PauseMode.DRAIN: Event.DRAIN,
     PauseMode.ABORT: Event.CUT,
     PauseMode.KEEP: Event.KEEP,

@@ -62,7 +62,9 @@ class SimulatedProcess:
 
     async def compose(self, context: Context) -> None:
         """Make the service."""
-        self._service = await compose(self.spec.entry, decode(_sent(encode(self.spec.value))), context)
+        self._service = await compose(
+            self.spec.entry, decode(_sent(encode(self.spec.value))), context
+        )
 
     async def call(self, method: str, *arguments: Any, **options: Any) -> Any:
         """Call a method of the service."""

@@ -1,7 +1,7 @@
 """Runs the library's own loop under schedules and faults that seeds draw, and checks its promises.
 
-    explore(range(1000))            # raises Broken with the seed of the first run that breaks one
-    check(draw(17))                 # the same run again, to look at
+explore(range(1000))            # raises Broken with the seed of the first run that breaks one
+check(draw(17))                 # the same run again, to look at
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from hexpo.application.agents import SingleTurn
 from hexpo.application.evaluate import Evaluator
 from hexpo.application.grading import Player, RetryPolicy
 from hexpo.application.learning import POLICY, Learner, LearningSettings, Recipe, Role
+from hexpo.application.ports.tracker import Sample
 from hexpo.application.rollouts import FlatJudge, Rollouts, unscored
 from hexpo.application.train import RunReport, Schedule, Trainer
 from hexpo.domain.advantages.catalogue import estimator
@@ -117,7 +118,7 @@ def _player(scenario: Scenario, rollout: FaultyFleet, stream: str) -> Player:
     )
     return Player(
         agent,
-        ScenarioReward(scenario),
+        ScenarioReward(scenario if stream == "train" else attrs.evolve(scenario, ungraded=0.0)),
         policy=RetryPolicy(deadline_seconds=scenario.deadline_seconds),
         give_up_after=_MANY,
         vocabulary=tokenizer.vocabulary,
@@ -169,6 +170,17 @@ async def _live(scenario: Scenario, folder: Path, make: Build) -> list[World]:
     return worlds
 
 
+def _lasting(worlds: Iterable[World]) -> list[Sample]:
+    """What was trained in the end: a step that a crash undid is the later process's."""
+    by_step: dict[int, list[Sample]] = {}
+    for world in worlds:
+        records = [record for record in world.tracker.records if record.phase == "train"]
+        by_step |= {step: [] for step in {record.step for record in records}}
+        for record in records:
+            by_step[record.step].append(record)
+    return [record for step in sorted(by_step) for record in by_step[step]]
+
+
 def check(scenario: Scenario, make: Build = build) -> list[World]:
     """Run a scenario and check every promise.
 
@@ -183,7 +195,7 @@ def check(scenario: Scenario, make: Build = build) -> list[World]:
             scenario,
             trained=last.engine.trained,
             gate=last.rollouts.gate,
-            records=[record for world in worlds for record in world.tracker.records],
+            records=_lasting(worlds),
         )
     except (Broken, Stuck) as failure:
         raise Broken(f"{failure}\nreplay: check({scenario!r})") from failure
@@ -193,10 +205,11 @@ def check(scenario: Scenario, make: Build = build) -> list[World]:
 def explore(seeds: Iterable[int], make: Build = build) -> int:
     """Check the scenarios of many seeds. Returns how many. Raises Broken at the first failure."""
     count = 0
-    for count, seed in enumerate(seeds, start=1):
+    for seed in seeds:
         try:
             check(draw(seed), make)
         except Exception as failure:
             failure.add_note(f"seed {seed}: hexpo.entrypoints.testing.explorer.check(draw({seed}))")
             raise
+        count += 1
     return count

@@ -71,7 +71,7 @@ def check_run(
     for record in train:
         wanted = str(record.group % scenario.prompts)
         require(record.prompt_id == wanted, f"H1: group {record.group} asked another prompt")
-    final = {record.group: record.step for record in train}  # what a crash undid is written over
+    final = {record.group: record.step for record in train}
     require(
         gate.ledger.trained == len(final),
         f"F2: {gate.ledger.trained} groups were counted as trained, {len(final)} were seen",
@@ -86,8 +86,10 @@ def check_run(
 def _check_sizes(scenario: Scenario, final: dict[int, int]) -> None:
     sizes = Counter(final.values())
     for step in range(1, scenario.steps + 1):
-        fits = 1 <= sizes[step] <= scenario.groups if scenario.filters else (
-            sizes[step] == scenario.groups
+        fits = (
+            1 <= sizes[step] <= scenario.groups
+            if scenario.filters
+            else (sizes[step] == scenario.groups)
         )
         require(fits, f"step {step} trained {sizes[step]} groups of {scenario.groups}")
 

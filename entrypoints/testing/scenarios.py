@@ -78,14 +78,15 @@ class Scenario:
 def draw(seed: int) -> Scenario:
     """The scenario of a seed."""
     random = Random(seed)
-    groups, staleness = random.randint(1, 3), random.choice([0.0, 0.0, 0.5, 1.0, 1.0, 1.5, 2.0, 3.0])
+    groups, samples = random.randint(1, 3), random.randint(1, 3)
+    staleness = random.choice([0.0, 0.0, 0.5, 1.0, 1.0, 1.5, 2.0, 3.0])
     order, window = _order(random, groups, staleness)
     faulty = random.random() < 0.5
     share = random.choice([0.02, 0.1, 0.25])
     return Scenario(
         seed=seed,
         groups=groups,
-        samples=random.randint(1, 3),
+        samples=samples,
         steps=random.randint(2, 5),
         staleness=staleness,
         order=order,
@@ -105,7 +106,7 @@ def draw(seed: int) -> Scenario:
         garbled=share * (faulty and random.random() < 0.3),
         ungraded=share * (faulty and random.random() < 0.5),
         flat=0.3 * (random.random() < 0.3),
-        filters=random.random() < 0.5,
+        filters=samples > 1 and random.random() < 0.5,  # one score alone is always flat
         jitter=random.choice([0.0, 0.01]),
         whole=random.random() < 0.1,
         interruptions=_interruptions(random),

@@ -25,7 +25,10 @@ async def _sequential(scenario: Scenario) -> dict[int, Row]:
     source, tokenizer = SimulatedPrompts(scenario.prompts), SimulatedTokenizer()
     engine, rows, number = FaultyFleet(scenario), dict[int, Row](), 0
     agent = SingleTurn(
-        rollout=engine, tokenizer=tokenizer, sampling=Sampling(max_new_tokens=64), seed=scenario.seed
+        rollout=engine,
+        tokenizer=tokenizer,
+        sampling=Sampling(max_new_tokens=64),
+        seed=scenario.seed,
     )
     policy = RetryPolicy(deadline_seconds=scenario.deadline_seconds)
     reward = ScenarioReward(scenario)

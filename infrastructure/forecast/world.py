@@ -18,10 +18,10 @@ from hexpo.adapters.simulated.world import SimulatedReward
 from hexpo.adapters.stores.memory import MemoryRowStore
 from hexpo.adapters.transfer.shared import SharedTransfer
 from hexpo.application.agents import SingleTurn
+from hexpo.application.continuing import OnUpdate
 from hexpo.application.grading import Player, RetryPolicy
 from hexpo.application.learning import POLICY, Learner, LearningSettings, Recipe, Role
 from hexpo.application.ports.checkpoints import Checkpoint
-from hexpo.application.ports.rollout import PauseMode
 from hexpo.application.rollouts import Rollouts
 from hexpo.application.train import Schedule, Trainer
 from hexpo.domain.advantages.catalogue import estimator
@@ -69,7 +69,7 @@ class Choice:
     max_staleness: float = 0.0
     order: Order = Order.SUBMISSION
     window: int | None = None
-    on_update: PauseMode = PauseMode.KEEP
+    on_update: OnUpdate = OnUpdate.KEEP
     old_pass: bool = False
     """Score the batch before its first optimizer step (`proximal: stored`)."""
 

@@ -102,7 +102,7 @@ def test_a_synchronisation_interrupts_a_drain(mode: PauseMode) -> None:
     assert released
 
 
-@given(st.integers(2, 5000))
+@given(st.integers(2, 500))
 def test_going_on_takes_no_longer_behind_a_longer_trajectory(length: int) -> None:
     """A resumption lets those that wait begin in the same instant."""
 
@@ -117,9 +117,10 @@ def test_going_on_takes_no_longer_behind_a_longer_trajectory(length: int) -> Non
         began = clock()
         await engine.resume()
         await short
+        took = clock() - began
         await engine.close()
         await long
-        return clock() - began
+        return took
 
     assert run(play()) == pytest.approx(PIECE)
 

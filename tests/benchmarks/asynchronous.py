@@ -25,7 +25,7 @@ from measure import ROOT, print_table
 
 from hexpo.adapters.simulated.costs import RolloutSpeed, TrainingCost
 from hexpo.adapters.simulated.lengths import Lengths, LogNormal
-from hexpo.application.ports.rollout import PauseMode
+from hexpo.application.continuing import OnUpdate
 from hexpo.domain.schedule import Order
 from hexpo.infrastructure.forecast import Choice, Costs, Forecast, Workload, forecast
 
@@ -183,7 +183,7 @@ def calibrated(devices: int, *, share: int) -> float:
 
 
 S, W, C = Order.SUBMISSION, Order.WINDOW, Order.COMPLETION
-KEEP, CONTINUE, DRAIN = PauseMode.KEEP, PauseMode.ABORT, PauseMode.DRAIN
+KEEP, DRAIN = OnUpdate.KEEP, OnUpdate.DRAIN
 
 
 def ladder(devices: int, median: float, steps: int, *, share: int) -> Iterator[Job]:
@@ -289,7 +289,7 @@ def large(median: float, *, share: int) -> Iterator[Job]:
 
 def named(choice: Choice) -> str:
     """A line's name."""
-    mode = {KEEP: "keep", CONTINUE: "continue", DRAIN: "drain"}[choice.on_update]
+    mode = choice.on_update.value
     window = f"({choice.window})" if choice.window else ""
     return f"S {choice.max_staleness:g}, {choice.order.value}{window}, {mode}"
 

@@ -142,10 +142,10 @@ def travel(batch: Batch) -> None:
         worker.extend(ids, {name: column})
         extended.append(1000 * (time.perf_counter() - began))
     read = best(lambda: store.get(ids, ["old"]))
-    print(f"batch of {size / 1e6:.0f} MB: copy in memory {copied:.1f} ms")  # noqa: T201
-    print(f"  put {put:.1f} ms, a worker's own rows (all of them) {got:.1f} ms")  # noqa: T201
+    print(f"batch of {size / 1e6:.0f} MB: copy in memory {copied:.1f} ms")
+    print(f"  put {put:.1f} ms, a worker's own rows (all of them) {got:.1f} ms")
     print(
-        f"  a column of {column.numel() * 4 / 1e6:.0f} MB back: {min(extended):.1f} ms,"  # noqa: T201
+        f"  a column of {column.numel() * 4 / 1e6:.0f} MB back: {min(extended):.1f} ms,"
         f" read {read:.1f} ms, its copy in memory {back_copied:.1f} ms"
     )
     store.close()
@@ -163,7 +163,7 @@ def main() -> None:
     batch = rows_of(options.sequences, options.tokens)
     for ranks in options.ranks:
         median, used = asyncio.run(driver(ranks, batch.sequences, options.repeats))
-        print(f"{ranks} ranks: the driver's step {median:.0f} ms, of processor time {used:.0f} ms")  # noqa: T201
+        print(f"{ranks} ranks: the driver's step {median:.0f} ms, of processor time {used:.0f} ms")
     travel(batch)
 
 

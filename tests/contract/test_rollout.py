@@ -13,11 +13,14 @@ from torch import Tensor
 
 from hexpo.adapters.models.policy import Policy, Precision
 from hexpo.adapters.rollout.embedded import Config, build
+from hexpo.adapters.simulated.rollout import Script, SimulatedRollout
+from hexpo.application.continuing import complete
 from hexpo.application.ports.rollout import Generation, PauseMode, Request, RolloutEngine
 from hexpo.application.ports.transfer import Update
 from hexpo.domain.errors import EngineFailed, WrongValue
 from hexpo.domain.sampling import Sampling
 from hexpo.domain.trajectory import StopReason
+from hexpo.entrypoints.testing.rollout import CONTRACT, Check
 
 VOCABULARY = 64
 END = 2
@@ -505,3 +508,46 @@ def test_lower_priority_numbers_are_served_first(open_bench: OpenBench) -> None:
 
     run(open_bench(), work)
     assert set(order[:SLOTS]) == {str(i) for i in range(2 * SLOTS, 3 * SLOTS)}
+
+
+@benches
+@pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
+def test_updates_keep_the_contract(open_bench: OpenBench, check: Check) -> None:
+    """F7, F8, G7: cuts, interruptions, partial answers, every way to pause."""
+    asyncio.run(asyncio.wait_for(check(open_bench().engine), 60))
+
+
+@pytest.mark.parametrize("slots", [None, 2])
+@pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
+def test_the_simulated_engine_updates_as_real_ones(check: Check, slots: int | None) -> None:
+    """It may stand for them in virtual time."""
+    engine = SimulatedRollout(lambda request: Script(length=900, seconds=9), slots=slots)
+    asyncio.run(asyncio.wait_for(check(engine), 60))
+
+
+@benches
+def test_a_cut_answer_goes_on_under_the_new_weights_without_a_stale_cache(
+    open_bench: OpenBench,
+) -> None:
+    """G7: the tokens of each piece have the log-probs of the weights that sampled them."""
+    bench = open_bench()
+    skip_without(bench, PauseMode.ABORT)
+    one = request("cut", seed=2, max_new_tokens=200, min_new_tokens=200, session="s")
+
+    async def work(engine: RolloutEngine) -> Generation:
+        task = asyncio.ensure_future(complete(engine, one))
+        await started(engine, attrs.evolve(one, id="beside", session=""))
+        await engine.pause(PauseMode.ABORT)
+        bench.train()
+        await engine.load_weights(Update(version=3))
+        await engine.resume()
+        return await task
+
+    answer = run(bench, work)
+    assert_whole(answer)
+    assert [span.version for span in answer.spans] == [0, 3]
+    after = answer.spans[1].start
+    assert 0 < after < 200 == len(answer.tokens)
+    difference = answer.logprobs - expected_logprobs(bench, one, answer)
+    assert float(difference[after:].abs().max()) < bench.exactness
+    assert float(difference[:after].abs().max()) > 1e-2

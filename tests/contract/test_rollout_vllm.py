@@ -530,4 +530,5 @@ def test_a_killed_engine_process_reaches_whoever_waits(real: OverThere) -> None:
         with pytest.raises(EngineFailed, match="died before"):
             await engine.generate(ask("after"))
 
-    asyncio.run(real.there(there()))
+    asyncio.run(real.there(real.fresh()))
+    asyncio.run(asyncio.wait_for(real.there(there()), 60))

@@ -12,6 +12,17 @@ ROOT = Path(__file__).resolve().parents[2]
 TINY = str(ROOT / "examples" / "tiny.yaml")
 
 
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not restarted with the platform's variables, and on a wide screen."""
+
+    def stay(*_: object, **__: object) -> None:
+        return None
+
+    monkeypatch.setattr("hexpo.entrypoints.cli.process.with_environment", stay)
+    monkeypatch.setenv("COLUMNS", "200")
+
+
 def simulate(*arguments: str, picture: Path) -> int:
     given = ["--gpus", "4", "--steps", "2", "--picture", str(picture)]
     return run(["simulate", TINY, *given, *arguments])

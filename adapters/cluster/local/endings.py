@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 
-_MEANINGS = {
+_MEANINGS: Mapping[int, str] = {
     signal.SIGSEGV: "a fault in native code; its log has the Python stack",
     signal.SIGBUS: "a fault in native code, or a full shared memory",
     signal.SIGABRT: "native code gave up; its log says why",
@@ -26,7 +27,7 @@ def cause_of(code: int, *, memory_kills: int = 0) -> str:
         name = f"signal {-code}"
     if -code == signal.SIGKILL and memory_kills > 0:
         return f"killed by {name}: the machine was out of memory"
-    why = _MEANINGS.get(-code, "")  # type: ignore[call-overload]
+    why = _MEANINGS.get(-code, "")
     return f"killed by {name}{f' ({why})' if why else ''}"
 
 

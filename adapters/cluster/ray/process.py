@@ -152,6 +152,7 @@ async def _awaited(reference: Any) -> Any:
 
 def _in_words(error: Exception) -> str:
     """Ray's account of a death, without its advice."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    kept = [line for line in lines if line and not line.startswith(("class_name:", "actor_id:"))]
-    return " ".join(kept)
+    told = " ".join(str(error).split())
+    account, _, _ = told.partition(" Some common causes include")
+    _, found, exit_type = account.partition("Worker exit type: ")
+    return f"the worker ended: {exit_type}" if found else account

@@ -10,7 +10,11 @@ import attrs
 from hexpo.application.ports.cluster import ProcessSpec, Resources
 from hexpo.domain.errors import NotEnough, WrongValue
 
-_UNITS = {"cpus": "CPUs", "accelerators": "accelerators", "memory_gib": "GiB of memory"}
+_UNITS: Mapping[str, str] = {
+    "cpus": "CPUs",
+    "accelerators": "accelerators",
+    "memory_gib": "GiB of memory",
+}
 _SLACK = 1e-6
 
 

@@ -16,11 +16,18 @@ WORKER = "hexpo.adapters.rollout.vllm.worker.WeightsExtension"
 
 
 def engine_arguments(
-    config: Config, *, model: Path, precision: Precision, known: Collection[str]
+    config: Config,
+    *,
+    model: Path,
+    precision: Precision,
+    known: Collection[str],
+    whole_prompts: bool = False,
 ) -> dict[str, Any]:
     """Arguments of vLLM's AsyncEngineArgs.
 
     Args: known: the names that the installed engine knows.
+        whole_prompts: never cut a prompt in two. On a processor vLLM 0.32 dies of a seeded request
+            whose prompt is cut: it turns its generator back, which a processor's cannot do.
     Raises: ConfigurationError: an unknown argument, with the nearest known one, or one that
         hexpo sets itself; all of them at once.
     """
@@ -47,6 +54,8 @@ def engine_arguments(
         "use_tqdm_on_load": False,
         "enable_prefix_caching": True,
     }
+    if whole_prompts:
+        free["enable_chunked_prefill"] = False
     _refuse(config.arguments, own, known)
     return {**{k: v for k, v in free.items() if k in known}, **config.arguments, **own}
 

@@ -51,7 +51,11 @@ async def build(
     with tempfile.TemporaryDirectory(prefix="hexpo-vllm-") as scratch:
         folder = model_folder(model, precision=precision, scratch=Path(scratch))
         arguments = engine_arguments(
-            config, model=folder, precision=precision, known=parts.argument_names
+            config,
+            model=folder,
+            precision=precision,
+            known=parts.argument_names,
+            whole_prompts=parts.platform.is_cpu(),
         )
         with translated("starting"):
             llm = parts.engine.from_engine_args(parts.arguments(**arguments))

@@ -120,7 +120,9 @@ class VllmEngine:
         )
         self._require_servable(request)
         await self._open.wait()
-        return await self._count(asyncio.create_task(self._score(request.prompt, top_k)))
+        scoring = asyncio.create_task(self._score(request.prompt, top_k))
+        self._count(scoring)
+        return await scoring
 
     async def pause(self, mode: PauseMode) -> None:
         self._require_alive()
@@ -294,11 +296,10 @@ class VllmEngine:
             raise EngineFailed(f"vllm's ranks read different weights of version {update.version}")
         return digests.pop()
 
-    def _count(self, task: asyncio.Task[Any]) -> asyncio.Task[Any]:
+    def _count(self, task: asyncio.Task[Any]) -> None:
         """A pause waits for it."""
         self._others.add(task)
         task.add_done_callback(self._discount)
-        return task
 
     def _discount(self, task: asyncio.Task[Any]) -> None:
         self._others.discard(task)

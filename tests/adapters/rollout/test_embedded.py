@@ -184,3 +184,52 @@ def test_a_stop_id_before_the_least_length_stays_and_does_not_end_the_answer() -
     assert check([5, 0]) is None
     assert check([5, 0, 0]) is StopReason.STOP
     assert check([5, 0, 7, 8]) is StopReason.LENGTH
+
+
+@pytest.mark.parametrize("cut", [1, 5, 12, 29])
+def test_an_answer_that_is_cut_and_continued_is_the_uncut_one(cut: int) -> None:
+    """F8: under equal weights; a token's randomness is its own place's, in either request."""
+    sampling = Sampling(max_new_tokens=30, min_new_tokens=30)
+    one = Request(id="whole", prompt=tuple(range(40)), sampling=sampling, seed=11)
+
+    async def work() -> tuple[Generation, Generation]:
+        engine = engine_of()
+        whole = await engine.generate(one)
+        rest = Request(
+            id="rest",
+            prompt=(*one.prompt, *whole.tokens[:cut].tolist()),
+            given=cut,
+            sampling=Sampling(max_new_tokens=30 - cut, min_new_tokens=30 - cut),
+            seed=11,
+        )
+        found = await engine.generate(rest)
+        await engine.close()
+        return whole, found
+
+    whole, rest = asyncio.run(work())
+    assert torch.equal(rest.tokens, whole.tokens[cut:])
+    torch.testing.assert_close(rest.logprobs, whole.logprobs[cut:], rtol=0, atol=1e-5)
+
+
+def test_a_stop_text_may_begin_before_the_cut() -> None:
+    """The earlier ids are read for it, and count for no budget."""
+    sampling = Sampling(max_new_tokens=20, stop_texts=("END",))
+    prompt = tuple(b"question E")
+    one = Request(id="r", prompt=(*prompt, *b"N"), given=2, sampling=sampling, seed=0)
+    rule = StopRule(one, (), Bytes().decode)
+    assert rule.check(list(b"END"), earlier=2) is StopReason.STOP
+    assert rule.check(list(b"ENT"), earlier=2) is None
+    assert rule.check(list(b"EN" + b"x" * 20), earlier=2) is StopReason.LENGTH
+    least = Request(id="l", prompt=one.prompt, given=2, seed=0, sampling=Sampling(min_new_tokens=2))
+    assert StopRule(least, (7,), Bytes().decode).check([1, 1, 7], earlier=2) is None
+
+
+def test_random_numbers_of_a_place_do_not_depend_on_how_many_are_drawn() -> None:
+    """A continued answer may have been given another budget."""
+
+    def drawn(count: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(5)
+        return torch.rand(count, dtype=torch.float64, generator=generator)
+
+    for count in (1, 7, 16, 33):
+        assert torch.equal(drawn(count), drawn(200)[:count])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hexpo.adapters.simulated.costs import RolloutSpeed, TrainingCost
 from hexpo.adapters.simulated.lengths import Lengths, LogNormal, Measured
-from hexpo.application.ports.rollout import PauseMode
+from hexpo.application.continuing import OnUpdate
 from hexpo.domain.errors import DataError, WrongValue
 from hexpo.domain.schedule import Order
 from hexpo.infrastructure.forecast import (
@@ -69,7 +69,7 @@ def test_the_scoring_pass_is_counted_where_it_is_asked_for() -> None:
 
 def test_one_version_of_staleness_hides_the_shorter_side() -> None:
     """With every slot taken by either batch the replicas are the bottleneck and never rest."""
-    chosen = Choice(max_staleness=1.0, on_update=PauseMode.KEEP)
+    chosen = Choice(max_staleness=1.0, on_update=OnUpdate.KEEP)
     seen = forecast(EQUAL, attrs.evolve(COSTS, load_seconds=0.0), chosen, steps=12, warmup=4)
     assert seen.age_max == 1
     assert seen.rollout_running == pytest.approx(1.0)
@@ -93,7 +93,7 @@ def test_a_forecast_is_repeated_by_its_seed() -> None:
 @given(
     staleness=st.sampled_from([0.0, 0.5, 1.0, 2.0]),
     order=st.sampled_from([Order.SUBMISSION, Order.COMPLETION]),
-    on_update=st.sampled_from([PauseMode.KEEP, PauseMode.DRAIN]),
+    on_update=st.sampled_from(list(OnUpdate)),
     token=st.floats(0.001, 0.05),
     spread=st.floats(0.0, 1.5),
     replicas=st.integers(1, 3),
@@ -101,7 +101,7 @@ def test_a_forecast_is_repeated_by_its_seed() -> None:
 def test_no_schedule_beats_its_floors_and_every_share_is_one(
     staleness: float,
     order: Order,
-    on_update: PauseMode,
+    on_update: OnUpdate,
     token: float,
     spread: float,
     replicas: int,

@@ -1,0 +1,172 @@
+"""The contract of updates for the RolloutEngine port: cuts, pauses, interruptions, partial answers.
+
+@pytest.mark.parametrize("check", CONTRACT)
+def test_rollout(check: Check) -> None:
+    asyncio.run(check(my_engine()))
+
+An engine answers the requests made here (ids 5 to 7, at most 60 new ones) for long enough that a
+few tokens exist before it is cut: 10 ms a token are fine, microseconds are not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import attrs
+
+from hexpo.application.continuing import OnUpdate, complete
+from hexpo.application.ports.rollout import Generation, PauseMode, Request, RolloutEngine
+from hexpo.application.ports.transfer import Update
+from hexpo.domain.errors import EngineFailed
+from hexpo.domain.sampling import Sampling
+from hexpo.domain.trajectory import StopReason
+
+Check = Callable[[RolloutEngine], Coroutine[Any, Any, None]]
+"""Raises AssertionError where an engine breaks the contract, and closes it."""
+
+LONG = 60
+BOUND = 30.0
+"""Seconds after which something hangs."""
+
+
+def _request(number: int, **rest: Any) -> Request:
+    sampling = Sampling(max_new_tokens=LONG, min_new_tokens=LONG)
+    return Request(id=str(number), prompt=(5, 6, 7), sampling=sampling, seed=number, **rest)
+
+
+def _expect(condition: object, message: str) -> None:
+    if not condition:
+        raise AssertionError(message)
+
+
+def _expect_whole(answer: Generation) -> None:
+    count = len(answer.tokens)
+    _expect(len(answer.logprobs) == count, "log-probs and ids differ in number")
+    covered = [place for span in answer.spans for place in range(span.start, span.end)]
+    _expect(covered == list(range(count)), f"spans {answer.spans} do not cover {count} ids")
+
+
+async def _bounded(work: Awaitable[Any]) -> Any:
+    return await asyncio.wait_for(work, BOUND)
+
+
+def _skips(engine: RolloutEngine, mode: PauseMode) -> bool:
+    return mode not in engine.capabilities.pause_modes
+
+
+async def an_interruption_ends_those_that_are_named(engine: RolloutEngine) -> None:
+    """The others go on, and so does the engine."""
+    named, other = (asyncio.ensure_future(engine.generate(_request(n))) for n in (1, 2))
+    await asyncio.sleep(0.03)
+    await engine.interrupt(["1"])
+    first, second = await _bounded(named), await _bounded(other)
+    _expect(first.stop is StopReason.ABORTED, f"the named one ended as {first.stop.name}")
+    _expect(second.stop is not StopReason.ABORTED, "another one was ended too")
+    for answer in (first, second, await _bounded(engine.generate(_request(3)))):
+        _expect_whole(answer)
+    await engine.close()
+
+
+async def an_interruption_ends_a_drain(engine: RolloutEngine) -> None:
+    """Everybody leaves with what they have, and nobody begins before a resumption."""
+    if _skips(engine, PauseMode.DRAIN):
+        return await engine.close()
+    tasks = [asyncio.ensure_future(engine.generate(_request(n))) for n in range(3)]
+    await asyncio.sleep(0.03)
+    drain = asyncio.ensure_future(engine.pause(PauseMode.DRAIN))
+    await asyncio.sleep(0)
+    await engine.interrupt()
+    await _bounded(drain)
+    later = asyncio.ensure_future(engine.generate(_request(9)))
+    for task in tasks:
+        _expect_whole(await _bounded(task))
+    await asyncio.sleep(0.03)
+    _expect(not later.done(), "a request was answered while paused")
+    await engine.resume()
+    await _bounded(later)
+    await engine.close()
+
+
+async def a_pause_that_keeps_ends_a_drain(engine: RolloutEngine) -> None:
+    """Both pauses return, and the answer is whole after the resumption."""
+    if _skips(engine, PauseMode.KEEP) or _skips(engine, PauseMode.DRAIN):
+        return await engine.close()
+    task = asyncio.ensure_future(engine.generate(_request(1)))
+    await asyncio.sleep(0.03)
+    drain = asyncio.ensure_future(engine.pause(PauseMode.DRAIN))
+    await asyncio.sleep(0)
+    await _bounded(engine.pause(PauseMode.KEEP))
+    await _bounded(drain)
+    await engine.resume()
+    _expect((await _bounded(task)).stop is StopReason.LENGTH, "the kept answer did not go on")
+    await engine.close()
+
+
+async def answers_are_whole_over_updates(engine: RolloutEngine) -> None:
+    """In every way to update: full length, versions in order, sampled while they were loaded."""
+    version = engine.version
+    for mode in OnUpdate:
+        if _skips(engine, mode.pause_mode):
+            continue
+        began = version
+        tasks = [asyncio.ensure_future(complete(engine, _request(n))) for n in range(4)]
+        for _ in range(3):
+            await asyncio.sleep(0.02)
+            await _bounded(engine.pause(mode.pause_mode))
+            version += 1
+            await engine.load_weights(Update(version=version))
+            await engine.resume()
+        for task in tasks:
+            answer = await _bounded(task)
+            _expect_whole(answer)
+            _expect(len(answer.tokens) == LONG, f"{mode.value}: {len(answer.tokens)} of {LONG} ids")
+            _expect(answer.stop is StopReason.LENGTH, f"{mode.value}: {answer.stop.name}")
+            seen = [span.version for span in answer.spans]
+            _expect(seen == sorted(set(seen)), f"{mode.value}: versions {seen}")
+            _expect(began <= seen[0] <= seen[-1] <= version, f"{mode.value}: versions {seen}")
+            one = mode is not OnUpdate.DRAIN or len(seen) == 1
+            _expect(one, f"an answer that was drained is of versions {seen}")
+    await engine.close()
+
+
+async def given_ids_are_no_part_of_the_answer_nor_of_its_budget(engine: RolloutEngine) -> None:
+    """What comes back is the rest alone."""
+    whole = _request(1)
+    rest = attrs.evolve(
+        whole,
+        prompt=(*whole.prompt, 8, 9),
+        given=2,
+        sampling=Sampling(max_new_tokens=5, min_new_tokens=5),
+    )
+    answer = await _bounded(engine.generate(rest))
+    _expect_whole(answer)
+    _expect(len(answer.tokens) == 5, f"{len(answer.tokens)} ids instead of 5")
+    await engine.close()
+
+
+async def a_close_releases_everybody(engine: RolloutEngine) -> None:
+    """Those that run, that wait, and that pause."""
+    tasks = [asyncio.ensure_future(engine.generate(_request(n))) for n in range(12)]
+    await asyncio.sleep(0.03)
+    drain = asyncio.ensure_future(engine.pause(PauseMode.DRAIN))
+    await asyncio.sleep(0)
+    await _bounded(engine.close())
+    _, pending = await asyncio.wait([*tasks, drain], timeout=BOUND)
+    _expect(not pending, f"{len(pending)} still wait after close")
+    for task in (*tasks, drain):
+        error = task.exception()
+        _expect(error is None or isinstance(error, EngineFailed), f"{error!r}")
+    await engine.close()
+
+
+CONTRACT: tuple[Check, ...] = (
+    an_interruption_ends_those_that_are_named,
+    an_interruption_ends_a_drain,
+    a_pause_that_keeps_ends_a_drain,
+    answers_are_whole_over_updates,
+    given_ids_are_no_part_of_the_answer_nor_of_its_budget,
+    a_close_releases_everybody,
+)
+"""Every promise about updates."""
