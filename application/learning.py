@@ -23,6 +23,7 @@ from hexpo.domain.metrics import Measure, Metrics, merge, total
 from hexpo.domain.moving import STILL, Moving
 from hexpo.domain.objective import Objective
 from hexpo.domain.ragged import row_counts
+from hexpo.domain.schedule.ages import Tally, tally
 from hexpo.domain.schedule.residency import Phase
 from hexpo.domain.trajectory import Group
 
@@ -35,7 +36,7 @@ class LearningSettings:
     """How one batch is used."""
 
     updates: int = 1
-    """Optimizer steps of one pass: the batch's groups are cut into so many parts."""
+    """Optimizer steps of one pass: the groups that come together are cut into so many parts."""
     passes: int = 1
     """How often the batch is gone through."""
     mask_cut: bool = False
@@ -70,6 +71,16 @@ class Recipe:
         """Token columns that are read."""
         made = (*self.estimators, *self.choices)
         return frozenset(name for one in made for name in one.needs.tokens)
+
+
+@attrs.define(eq=False)
+class Lesson:
+    """A version in the making: what was learnt since the last one."""
+
+    rows: list[Sequences] = attrs.field(factory=list)
+    metrics: list[Metrics] = attrs.field(factory=list)
+    tallies: list[Tally] = attrs.field(factory=list)
+    """Which versions sampled what was trained."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -112,6 +123,16 @@ class Learner:
 
         Raises: NonFinite: an engine skipped too many optimizer steps in a row.
         """
+        lesson = Lesson()
+        await self.add(lesson, groups, watch)
+        return await self.close(lesson)
+
+    async def add(self, lesson: Lesson, groups: Sequence[Group], watch: Stopwatch) -> None:
+        """Train on some of a version's groups, as soon as they are there.
+
+        Each optimizer step is a mean over its own groups alone, so it does not matter whether they
+        came alone or with the rest of the batch; baselines and coefficients move at `close`.
+        """
         chosen = self._settings
         batch, metrics = assemble(
             groups, mask_cut=chosen.mask_cut, components=chosen.components, shaping=chosen.shaping
@@ -131,9 +152,17 @@ class Learner:
                         parts += [await self._update(name, step) for name in self._roles]
         finally:
             self._store.drop(rows.ids)
-        whole = merge(parts)
-        self.moving = self.moving.after(rows, whole)
-        return Learnt(version=await self._roles[POLICY].engine.publish(), metrics=whole)
+        lesson.rows.append(rows)
+        lesson.metrics += parts
+        lesson.tallies.append(tally(batch))
+
+    async def close(self, lesson: Lesson) -> Learnt:
+        """Publish what was learnt."""
+        whole = merge(lesson.metrics)
+        self.moving = self.moving.after(Sequences.cat(lesson.rows), whole)
+        version = await self._roles[POLICY].engine.publish()
+        ages = merge(tally.metrics(at=version - 1) for tally in lesson.tallies)
+        return Learnt(version=version, metrics={**whole, **ages})
 
     @property
     def _scored(self) -> dict[str, Scorer]:

@@ -15,7 +15,7 @@ import attrs
 from hexpo.application.grading import Player
 from hexpo.application.ports.prompts import Position, PromptSource
 from hexpo.domain.errors import RewardUnavailable
-from hexpo.domain.metrics import Metrics, mean_of
+from hexpo.domain.metrics import Metrics, mean_of, merge
 from hexpo.domain.schedule import (
     Dropped,
     Gate,
@@ -86,7 +86,7 @@ class Rollouts:
         self._player, self._samples = player, samples
         self._judge, self._refill_budget = judge, refill_budget
         self._filter_budget = filter_budget
-        self._refill = Refill(wanted=0, budget=0)
+        self._refills: list[Refill] = []
         self._finished: dict[int, Group] = {}
         self._in_flight: dict[int, InFlight] = {}
         self._plays: dict[int, asyncio.Task[None]] = {}
@@ -134,15 +134,20 @@ class Rollouts:
             position = self.source.position
             self._issue(InFlight(admission.number, admission.version, position), self._tasks)
 
-    async def take(self, stop: asyncio.Event) -> list[Group] | None:
+    async def take(
+        self, stop: asyncio.Event | None, *, most: int | None = None
+    ) -> list[Group] | None:
         """The next batch, in the gate's order; None if `stop` was set first.
 
+        Args: most: take no more groups than so many, and leave the rest of the batch for later;
+            the budgets count for each call.
         Raises: RewardUnavailable: more groups than the refill budget had to be dropped, or a
             filter left none at all.
         """
         taken: list[Group] = []
         dropped = 0
-        refill = Refill(wanted=self.gate.wanted, budget=self._filter_budget).ask()
+        wanted = self.gate.wanted if most is None else min(most, self.gate.wanted)
+        refill = Refill(wanted=wanted, budget=self._filter_budget).ask()
         while not (taken and refill.is_settled):
             if refill.is_settled:
                 refill = self._another_round(refill)
@@ -172,7 +177,7 @@ class Rollouts:
             if dropped > self._refill_budget:
                 raise RewardUnavailable(self._exhausted(group, reason, dropped))
             self.fill()
-        self._refill = refill
+        self._refills.append(refill)
         return taken
 
     def _another_round(self, refill: Refill) -> Refill:
@@ -202,9 +207,10 @@ class Rollouts:
         earlier, self._reported = self._reported, self.gate.ledger
         taken, self._taken = self._taken, 0
         passed_by, self._passed = self._passed, 0
+        refills, self._refills = self._refills, []
         return {
             **measures(self.gate.ledger, earlier),
-            **self._refill.metrics,
+            **merge(refill.metrics for refill in refills),
             "bias/passed": mean_of(passed_by, taken),
         }
 
@@ -226,9 +232,11 @@ class Rollouts:
             self._finished[ticket.number] = group
             self._changed.set()
 
-    async def _change(self, stop: asyncio.Event) -> bool:
+    async def _change(self, stop: asyncio.Event | None) -> bool:
         """Wait until a group is finished or `stop` is set; False for the latter."""
         self._changed.clear()
+        if stop is None:
+            return await self._changed.wait()
         waits = [asyncio.ensure_future(event.wait()) for event in (self._changed, stop)]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 
 import attrs
 
@@ -16,7 +17,8 @@ from hexpo.application.agreeing import Probe
 from hexpo.application.checkpointing import Progress, restore, save
 from hexpo.application.continuing import OnUpdate
 from hexpo.application.evaluate import EvaluationReport, Evaluator
-from hexpo.application.learning import Learner, Learnt
+from hexpo.application.flow import Pauses
+from hexpo.application.learning import Learner, Learnt, Lesson
 from hexpo.application.ports.checkpoints import CheckpointStore
 from hexpo.application.ports.rollout import RolloutEngine
 from hexpo.application.ports.tracker import Tracker
@@ -28,6 +30,7 @@ from hexpo.application.tasks import first_failure
 from hexpo.application.timing import Stopwatch
 from hexpo.application.validation import Validation
 from hexpo.domain.metrics import Metrics, merge, values
+from hexpo.domain.schedule.capacity import cut_evenly
 from hexpo.domain.schedule.residency import Phase
 from hexpo.domain.trajectory import Group
 
@@ -42,6 +45,10 @@ class Schedule:
     """Where the run ends."""
     on_update: OnUpdate = OnUpdate.KEEP
     """What a weight update does to running requests."""
+    parts: int = 1
+    """A batch is trained in so many parts, each as soon as its groups are there. More than one
+    needs an engine that generates while weights change, devices of its own, and no column that
+    the policy itself scores before a batch's first optimizer step."""
     evaluate_every: int = 0
     """In steps; 0: only where `evaluate_first` and `evaluate_last` say so."""
     evaluate_first: bool = True
@@ -92,6 +99,7 @@ class Trainer:
         self._checkpoints, self._tracker = checkpoints, tracker
         self._validation = Validation(evaluator, tracker)
         self._residency, self._probe = residency or Residency(), probe
+        self._pauses = Pauses()
         self._stop = asyncio.Event()
         self._step = 0
         self._saved: int | None = None
@@ -146,11 +154,12 @@ class Trainer:
 
     async def _next_step(self, tasks: asyncio.TaskGroup) -> None:
         watch = Stopwatch()
-        with watch("wait"):
-            groups = await self._rollouts.take(self._stop)
-        if groups is None:
+        lesson = Lesson()
+        parts = await self._take(lesson, watch)
+        if not parts:
             return
-        learnt, sent = await self._learn(groups, watch)
+        groups = [group for part in parts for group in part]
+        learnt, sent = await self._learn(lesson, parts[-1], watch)
         if _due(self._step + 1, self._schedule.probe_every):
             with watch("probe"):
                 sent = merge([sent, await self._compared()])
@@ -174,24 +183,42 @@ class Trainer:
         if not last:
             self._rollouts.fill()
 
-    async def _learn(self, groups: Sequence[Group], watch: Stopwatch) -> tuple[Learnt, Metrics]:
+    async def _take(self, lesson: Lesson, watch: Stopwatch) -> list[list[Group]]:
+        """Take a batch, part by part, and train on all but the last; nothing where the run was
+        stopped first. Once a part is trained the batch is finished: the weights have changed."""
+        parts: list[list[Group]] = []
+        for most in cut_evenly(self._rollouts.gate.plan.groups, self._schedule.parts):
+            if parts:
+                await self._learner.add(lesson, parts[-1], watch)
+            with watch("wait"):
+                part = await self._rollouts.take(None if parts else self._stop, most=most)
+            if part is None:
+                return []
+            parts.append(part)
+        return parts
+
+    async def _learn(
+        self, lesson: Lesson, groups: Sequence[Group], watch: Stopwatch
+    ) -> tuple[Learnt, Metrics]:
         """Train on the groups and bring the new version to the rollout, on shared devices or not.
 
         Where devices are shared, generation stops before training; else only for the transfer.
         """
-        if self._residency.takes_turns:
-            with watch("switch"):
-                await self._rollout.pause(self._schedule.on_update.pause_mode)
-        async with self._residency.phase(Phase.TRAIN) as turn:
-            learnt = await self._learner.learn(groups, watch)
-            with watch("publish"):
-                if not self._residency.takes_turns:
-                    await self._rollout.pause(self._schedule.on_update.pause_mode)
-                await turn.become(Phase.TRANSFER)
-                sent = await self._transfer.transfer(learnt.version)
-        with watch("publish"):
-            await self._rollout.resume()
-        return learnt, sent
+        mode = self._schedule.on_update.pause_mode
+        async with AsyncExitStack() as paused:
+            pause = self._pauses.during(self._rollout, mode)
+            if self._residency.takes_turns:
+                with watch("switch"):
+                    await paused.enter_async_context(pause)
+            async with self._residency.phase(Phase.TRAIN) as turn:
+                await self._learner.add(lesson, groups, watch)
+                learnt = await self._learner.close(lesson)
+                with watch("publish"):
+                    if not self._residency.takes_turns:
+                        await paused.enter_async_context(pause)
+                    await turn.become(Phase.TRANSFER)
+                    sent = await self._transfer.transfer(learnt.version)
+        return learnt, merge([sent, self._pauses.metrics()])
 
     async def _evaluate(self, tasks: asyncio.TaskGroup, *, last: bool) -> None:
         chosen = self._schedule
@@ -218,10 +245,11 @@ class Trainer:
             return
         self._step = self._saved = progress.step
         self._progress = progress
-        await self._rollout.pause(self._schedule.on_update.pause_mode)
-        async with self._residency.phase(Phase.TRANSFER):
+        async with (
+            self._pauses.during(self._rollout, self._schedule.on_update.pause_mode),
+            self._residency.phase(Phase.TRANSFER),
+        ):
             await self._transfer.transfer(progress.version)
-        await self._rollout.resume()
         log.info("resumed at step %d", progress.step)
 
     async def _save(self) -> None:

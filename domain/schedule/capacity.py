@@ -23,6 +23,14 @@ class Plan:
     """Versions between a group's admission and its use, at most."""
 
 
+def cut_evenly(groups: int, parts: int) -> list[int]:
+    """Sizes of the parts that so many groups are cut into, the larger ones first; at most one
+    part a group."""
+    parts = max(1, min(parts, groups))
+    whole, more = divmod(groups, parts)
+    return [whole + (place < more) for place in range(parts)]
+
+
 def worst_age(*, groups: int, capacity: int, window: int) -> int:
     """The highest age at use that any schedule can reach.
 

@@ -70,6 +70,8 @@ class Choice:
     order: Order = Order.SUBMISSION
     window: int | None = None
     on_update: OnUpdate = OnUpdate.KEEP
+    streaming: bool = False
+    """Train each optimizer step as soon as its groups are there."""
     old_pass: bool = False
     """Score the batch before its first optimizer step (`proximal: stored`)."""
 
@@ -159,7 +161,11 @@ async def _play(
         give_up_after=3,
     )
     trainer = Trainer(
-        Schedule(steps=steps, on_update=choice.on_update),
+        Schedule(
+            steps=steps,
+            on_update=choice.on_update,
+            parts=workload.updates if choice.streaming else 1,
+        ),
         rollouts=Rollouts(prompts, player, open_gate(numbers), samples=workload.samples),
         learner=_learner(workload, choice, training, store),
         rollout=fleet,
@@ -179,7 +185,7 @@ def _learner(
         proximal=Proximal.STORED if choice.old_pass else Proximal.BEHAVIOUR,
     )
     return Learner(
-        LearningSettings(updates=workload.updates),
+        LearningSettings(updates=1 if choice.streaming else workload.updates),
         roles={POLICY: Role(engine=training, objective=objective)},
         store=store,
         recipe=Recipe(estimators=(estimator("grpo"),), scorers={"old": training}),
