@@ -66,18 +66,11 @@ class Progress:
 def _converter() -> cattrs.Converter:
     """Writes the gate's masks as hexadecimal text: one bit a group makes numbers that are too
     long for decimal digits, which Python refuses from 4,300 on."""
-    made = cattrs.Converter()
-    masks = ("alive_mask", "requeued_mask")
-    made.register_unstructure_hook(
-        Gate,
-        make_dict_unstructure_fn(
-            Gate, made, **{name: override(unstruct_hook=hex) for name in masks}
-        ),
-    )
-    made.register_structure_hook(
-        Gate,
-        make_dict_structure_fn(Gate, made, **{name: override(struct_hook=_mask) for name in masks}),
-    )
+    made, mask = cattrs.Converter(), override(unstruct_hook=hex, struct_hook=_mask)
+    out = make_dict_unstructure_fn(Gate, made, alive_mask=mask, requeued_mask=mask)
+    back = make_dict_structure_fn(Gate, made, alive_mask=mask, requeued_mask=mask)
+    made.register_unstructure_hook(Gate, out)
+    made.register_structure_hook(Gate, back)
     return made
 
 

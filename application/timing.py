@@ -6,7 +6,10 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hexpo.domain.metrics import Measure, total
+from hexpo.domain.metrics import Measure, mean_of, total
+
+BUSY = ("score", "train")
+"""Parts in which the trainer's devices compute."""
 
 
 class Stopwatch:
@@ -30,4 +33,8 @@ class Stopwatch:
     def metrics(self) -> dict[str, Measure]:
         """`time/<part>` of every part and `time/step`, in seconds."""
         parts = {f"time/{name}": total(seconds) for name, seconds in self._parts.items()}
-        return {**parts, "time/step": total(self._clock() - self._began)}
+        whole = self._clock() - self._began
+        busy = sum(self._parts.get(name, 0.0) for name in BUSY)
+        # A step of no time was busy with nothing (R3).
+        share = mean_of(busy, whole) if whole > 0 else mean_of(0.0, 1.0)
+        return {**parts, "time/step": total(whole), "busy/trainer": share}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 
 import attrs
@@ -91,14 +91,17 @@ class Trainer:
         evaluator: Evaluator | None = None,
         residency: Residency | None = None,
         probe: Probe | None = None,
+        gauges: Callable[[], Metrics] = dict,
     ) -> None:
         """Args: residency: who gives way to whom on shared devices; None: nothing is shared.
-        probe: compares the engines with the trainer, as often as the schedule says."""
+        probe: compares the engines with the trainer, as often as the schedule says.
+        gauges: what else is read once a step: the replicas' busy shares."""
         self._schedule, self._rollouts, self._learner = schedule, rollouts, learner
         self._rollout, self._transfer = rollout, transfer
         self._checkpoints, self._tracker = checkpoints, tracker
         self._validation = Validation(evaluator, tracker)
         self._residency, self._probe = residency or Residency(), probe
+        self._gauges = gauges
         self._pauses = Pauses()
         self._stop = asyncio.Event()
         self._step = 0
@@ -173,7 +176,9 @@ class Trainer:
                 for row in group.rows
             ]
         )
-        self._report([learnt.metrics, sent, self._rollouts.metrics(), watch.metrics()])
+        self._report(
+            [learnt.metrics, sent, self._rollouts.metrics(), watch.metrics(), self._gauges()]
+        )
         last = self._step >= self._schedule.steps
         await self._evaluate(tasks, last=last)
         if _due(self._step, self._schedule.save_every):

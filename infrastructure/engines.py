@@ -62,8 +62,6 @@ def make_rollout(
 
 def as_one(replicas: Mapping[str, RemoteRollout], *, catch_up: bool = False) -> RolloutEngine:
     """Several engines behind one port. Args: catch_up: see `ReplicaSettings`."""
-    if len(replicas) == 1:
-        return next(iter(replicas.values()))
     return Replicas(
         replicas,
         ReplicaSettings(catch_up=catch_up),

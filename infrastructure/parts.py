@@ -262,4 +262,5 @@ def make_trainer(
         evaluator=evaluator,
         residency=residency,
         probe=probe() if config.rollout.probe_every else None,
+        gauges=rollout.metrics if isinstance(rollout, Replicas) else dict,
     )

@@ -73,7 +73,8 @@ class SimulatedProcess:
             task = asyncio.ensure_future(answer(self._service, sent))
             self._calls.add(task)
             try:
-                await asyncio.wait({task, self._death}, return_when=asyncio.FIRST_COMPLETED)
+                waited: list[asyncio.Future[Any]] = [task, self._death]
+                await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
                 if task.done() and not task.cancelled():
                     returned, parts = task.result()
                     if not returned:
@@ -99,7 +100,8 @@ class SimulatedProcess:
         for task in self._calls:
             task.cancel()
         closing = asyncio.ensure_future(close(self._service))
-        await asyncio.wait({closing, self._death}, timeout=self._close_seconds)
+        waited: list[asyncio.Future[Any]] = [closing, self._death]
+        await asyncio.wait(waited, timeout=self._close_seconds)
         late = not closing.done()
         closing.cancel()
         self.end("killed: it did not close" if late else "ended by itself", expected=True)

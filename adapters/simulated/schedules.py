@@ -29,7 +29,7 @@ class ExploringLoop(VirtualLoop):
         self._random, self._jitter = Random(seed), jitter
         super().__init__()
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self,
         when: float,
         callback: Callable[..., object],

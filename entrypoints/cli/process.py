@@ -12,7 +12,7 @@ from hexpo.domain.errors import HexpoError
 from hexpo.infrastructure import find
 from hexpo.infrastructure.config import layers
 from hexpo.infrastructure.config.structure import structure
-from hexpo.infrastructure.process import quieten, with_environment
+from hexpo.infrastructure.process import collect_rarely, quieten, with_environment
 
 
 def prepare(config: Path | None = None, overrides: Sequence[str] = ()) -> None:
@@ -20,6 +20,7 @@ def prepare(config: Path | None = None, overrides: Sequence[str] = ()) -> None:
     variables once. A configuration that cannot be read is reported later, with all its faults;
     without one the default platform is meant."""
     quieten()
+    collect_rarely()
     try:
         read = layers.read(config) if config is not None else {}
         platform = _platform(layers.merge(read, layers.overrides(overrides)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 from rich.console import Console
@@ -66,7 +66,7 @@ def _machine(asked: Asked) -> tuple[Machine, int]:
         "prefill_seconds": asked.prefill_seconds,
         "slots": asked.slots,
     }
-    speed = {name: value for name, value in given.items() if value is not None}
+    speed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     machine = attrs.evolve(machine, rollout=attrs.evolve(machine.rollout, **speed))
     if asked.train_token_seconds is not None:
         cost = attrs.evolve(machine.training, token_seconds=asked.train_token_seconds)

@@ -197,9 +197,11 @@ class WatchedRollouts(Rollouts):
 
     order = Order.SUBMISSION
 
-    async def take(self, stop: asyncio.Event) -> list[Group] | None:
+    async def take(
+        self, stop: asyncio.Event | None, *, most: int | None = None
+    ) -> list[Group] | None:
         """The batch, if it is in order and within the bound."""
-        batch = await super().take(stop)
+        batch = await super().take(stop, most=most)
         self.look()
         if batch is None:
             return None
@@ -219,7 +221,7 @@ class WatchedRollouts(Rollouts):
         super().published(version)
         self.look()
 
-    async def _change(self, stop: asyncio.Event) -> bool:
+    async def _change(self, stop: asyncio.Event | None) -> bool:
         # a group that a filter left out after the budget was spent leaves its slot free
         may_be_free = self._tasks is None or self._filter_budget > 0
         require(

@@ -99,7 +99,7 @@ class _Nowhere:
 class _OneId:
     """A tokenizer for prompts that are only counted."""
 
-    identity, stop_ids = "forecast", (0,)
+    identity, stop_ids, vocabulary = "forecast", (0,), 2
 
     def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
         return (1,)

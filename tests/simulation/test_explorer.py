@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 from hexpo.adapters.simulated.schedules import run_seeded
 from hexpo.application import rollouts as module
 from hexpo.application.rollouts import InFlight, Rollouts
+from hexpo.domain.errors import IllegalTransition
 from hexpo.domain.schedule import Gate, publish
 from hexpo.entrypoints.testing.explorer import check, explore
 from hexpo.entrypoints.testing.scenarios import draw
+from hexpo.entrypoints.testing.worlds import Broken
 
 SCHEDULES, PARTS = 10_000, 20
 
@@ -122,5 +124,5 @@ def test_a_mistake_in_the_loop_is_found(
 ) -> None:
     """The explorer can fail: each mistake is found within 300 schedules."""
     monkeypatch.setattr(owner, name, mistake)
-    with pytest.raises(Exception):  # noqa: B017, PT011  whatever it breaks first
+    with pytest.raises((Broken, IllegalTransition)):
         explore(range(300))

@@ -36,7 +36,9 @@ def revived(told: Failure, *, name: str) -> Exception:
             error = pickle.loads(pickled)
         except Exception:  # noqa: BLE001  its class is not here: the text stands for it
             error = None
-    if not isinstance(error, Exception) or isinstance(error, StopIteration | StopAsyncIteration):
-        error = EngineFailed(f"process {name!r} raised {line}")
-    error.add_note(f"in process {name!r}:\n{trace.rstrip()}")
-    return error
+    is_harmless = not isinstance(error, StopIteration | StopAsyncIteration)
+    told_as: Exception = EngineFailed(f"process {name!r} raised {line}")
+    if isinstance(error, Exception) and is_harmless:
+        told_as = error
+    told_as.add_note(f"in process {name!r}:\n{trace.rstrip()}")
+    return told_as

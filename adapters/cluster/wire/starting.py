@@ -19,7 +19,9 @@ async def all_or_none(
     Raises: what the first that failed raised, once the others are undone.
     Cancellation: undoes all.
     """
-    tasks = {name: asyncio.ensure_future(start) for name, start in starts.items()}
+    tasks: dict[str, asyncio.Future[T]] = {
+        name: asyncio.ensure_future(start) for name, start in starts.items()
+    }
     finished: list[asyncio.Future[T]] = []
     for task in tasks.values():
         task.add_done_callback(finished.append)

@@ -122,12 +122,12 @@ class _Linear(Function):
         if not any(ctx.needs_input_grad[3:]):
             return None, dx_TH, None, *nothing
         if ctx.sums:
-            for part, sum_ in zip(grad.split(ctx.sizes, 1), ctx.sums, strict=True):
+            for part, sum_ in zip(torch.split(grad, ctx.sizes, 1), ctx.sums, strict=True):
                 kernels.add_product_(sum_, part, x_TH)
             return None, dx_TH, None, *nothing
         # Where the processor multiplies tiles, transposing first is faster.
         dweight = (kernels.transpose(grad) if kernels.tiles else grad.t()) @ x_TH
-        return None, dx_TH, None, *dweight.split(ctx.sizes)
+        return None, dx_TH, None, *torch.split(dweight, ctx.sizes)
 
 
 class _Embedding(Function):
