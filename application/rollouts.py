@@ -199,6 +199,12 @@ class Rollouts:
             if number in self._plays:  # its requests would take slots and train nothing
                 self._plays.pop(number).cancel()
 
+    def close(self) -> None:
+        """Nothing more is wanted: end what is in flight. What was admitted stays listed."""
+        for play in self._plays.values():
+            play.cancel()
+        self._plays.clear()
+
     def metrics(self) -> Metrics:
         """Admissions, ages and drops since the last call, and how the last batch was filled.
 

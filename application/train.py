@@ -29,6 +29,7 @@ from hexpo.application.samples import sample_of
 from hexpo.application.tasks import first_failure
 from hexpo.application.timing import Stopwatch
 from hexpo.application.validation import Validation
+from hexpo.domain.errors import WrongValue
 from hexpo.domain.metrics import Metrics, merge, values
 from hexpo.domain.schedule.capacity import cut_evenly
 from hexpo.domain.schedule.residency import Phase
@@ -103,6 +104,11 @@ class Trainer:
         self._residency, self._probe = residency or Residency(), probe
         self._gauges = gauges
         self._pauses = Pauses()
+        if schedule.parts > 1 and self._residency.takes_turns:
+            raise WrongValue(
+                f"a batch cannot be trained in {schedule.parts} parts on devices that generation"
+                " shares: while it waits for the next part the policy is away; use 1"
+            )
         self._stop = asyncio.Event()
         self._step = 0
         self._saved: int | None = None
@@ -148,6 +154,7 @@ class Trainer:
             try:
                 while self._step < self._schedule.steps and not self._stop.is_set():
                     await self._next_step(tasks)
+                feed.cancel()  # what nobody will train any more must not fail the end
                 if self._stop.is_set():
                     self._validation.cancel()
                 await self._validation.flush()
@@ -180,6 +187,8 @@ class Trainer:
             [learnt.metrics, sent, self._rollouts.metrics(), watch.metrics(), self._gauges()]
         )
         last = self._step >= self._schedule.steps
+        if last:
+            self._rollouts.close()
         await self._evaluate(tasks, last=last)
         if _due(self._step, self._schedule.save_every):
             await self._save()

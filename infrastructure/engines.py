@@ -12,6 +12,7 @@ from hexpo.adapters.rollout.wire import RemoteRollout
 from hexpo.adapters.transfer.wire.driver import SendAndLoad
 from hexpo.adapters.transfer.wire.endings import is_consequence
 from hexpo.application.agreeing import Probe, ProbeSettings
+from hexpo.application.delivery import Delivery
 from hexpo.application.membership import Standing
 from hexpo.application.ports.platform import Platform
 from hexpo.application.ports.prompts import PromptSource
@@ -124,18 +125,21 @@ def make_transfer(
         return transfer
     # A leased replica reads a version later than its peers: it has to be kept.
     options = {"buckets": 0} if kind == "shared_memory" and config.evaluation.beside else {}
-    several = isinstance(rollout, Replicas)
+
     sending: SendAndLoad = make(
         "transfer",
         kind,
         options,
         training=training,
-        replicas={"rollout": rollout} if several else replicas,
+        replicas={"rollout": rollout} if isinstance(rollout, Replicas) else replicas,
         readers=rollout.readers
         if isinstance(rollout, Replicas)
         else lambda: [reader for one in replicas.values() for reader in one.readers],
     )
-    return opened.keep(sending)
+    opened.keep(sending)
+    if isinstance(rollout, Replicas):
+        return Delivery(transfer_once=sending, replicas=rollout)
+    return sending
 
 
 def make_probe(

@@ -40,6 +40,7 @@ from hexpo.infrastructure.config.algorithm import admission_plan
 from hexpo.infrastructure.config.capabilities import rollout_problems
 from hexpo.infrastructure.config.filtering import judge_of
 from hexpo.infrastructure.config.load import refuse
+from hexpo.infrastructure.config.model import shape_of
 from hexpo.infrastructure.config.schema import (
     Adapter,
     RunConfig,
@@ -166,7 +167,14 @@ def make_player(
     policy = RetryPolicy(
         retries=config.rollout.retries, deadline_seconds=config.rollout.deadline_seconds
     )
-    return Player(agent, reward, policy=policy, give_up_after=3, greedy=greedy)
+    return Player(
+        agent,
+        reward,
+        policy=policy,
+        give_up_after=3,
+        greedy=greedy,
+        vocabulary=shape_of(config.model.path).vocabulary,
+    )
 
 
 def make_greedy_agent(

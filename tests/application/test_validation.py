@@ -55,7 +55,7 @@ def test_an_evaluation_beside_training_measures_one_version_and_is_reported_in_o
                 await replicas.resume()
                 tracker.report(step, {})
                 if step == 2:
-                    validation.start(step, tasks, present=lambda: step)
+                    validation.start(step, tasks, present=lambda: tracker.reports[-1][0])
             await validation.flush()
         await validation.run(step)
         await replicas.close()
