@@ -18,6 +18,10 @@ from typing import Any
 from hexpo.domain.errors import ConfigurationError
 
 
+SHARED = ("wire", "host")
+"""Folders beside the adapters of a port that hold what these share."""
+
+
 def names(port: str) -> list[str]:
     """Adapters of a port that can be chosen by a plain name; imports none of them."""
     return sorted({*_own(port), *(point.name for point in _entry_points(port))})
@@ -56,7 +60,7 @@ def _own(port: str) -> list[str]:
     return [
         path.name
         for path in folder.glob("*")
-        if (path / "__init__.py").is_file() and path.name != "wire"
+        if (path / "__init__.py").is_file() and path.name not in SHARED
     ]
 
 

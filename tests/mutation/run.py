@@ -1,11 +1,12 @@
 """How many small faults of the domain do its tests find?
 
-    python tests/mutation/run.py [--sample 500] [--seed 0] [--workers 2] [--all]
+    python tests/mutation/run.py [--sample 500] [--seed 0] [--workers 2] [--all] [--again FILE]
 
 Wrong versions of all modules are drawn evenly by a seed. Each is tried in a process that is forked
 from one with torch loaded: the module is replaced while it is imported, and the tests that name it
 run until one fails. Prints the share that was found with its 95 % lower bound (Wilson), and every
-survivor; some of them change nothing that can be observed.
+survivor; some of them change nothing that can be observed. `--again` tries only the survivors of
+an earlier output, found by their module and their text: the nearest to the earlier line.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import importlib.util
 import math
 import os
 import random
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -39,6 +41,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--all", action="store_true", help="every mutant, not a sample")
     parser.add_argument("--only", default="", help="modules whose path holds this text")
+    parser.add_argument("--again", type=Path, help="an earlier output: only its survivors")
     arguments = parser.parse_args()
     _preload()
     if not _passes():
@@ -46,7 +49,9 @@ def main() -> None:
     files = sorted(path for path in DOMAIN.rglob("*.py") if path.name != "__init__.py")
     every = [one for path in files if arguments.only in str(path) for one in mutants(path)]
     drawn = every
-    if not arguments.all:
+    if arguments.again is not None:
+        drawn = survivors_of(arguments.again.read_text(encoding="utf-8"), every)
+    elif not arguments.all:
         drawn = random.Random(arguments.seed).sample(every, min(arguments.sample, len(every)))
     print(f"{len(drawn)} of {len(every)} mutants of {len(files)} modules", flush=True)
     found, survivors = 0, []
@@ -56,10 +61,30 @@ def main() -> None:
             if not is_found:
                 survivors.append(mutant)
             state = "found   " if is_found else "SURVIVED"
-            where = mutant.path.relative_to(ROOT)
-            print(f"{number:4} {state} {where}:{mutant.line}  {mutant.what[:110]}", flush=True)
+            print(f"{number:4} {state} {_where(mutant)}:{mutant.line}  {_what(mutant)}", flush=True)
     low = lower_bound(found, len(drawn))
     print(f"found {found} of {len(drawn)} = {found / len(drawn):.3f}, 95 % lower bound {low:.3f}")
+
+
+def survivors_of(output: str, every: Sequence[Mutant]) -> list[Mutant]:
+    """The mutants that an earlier output calls survivors, each once; what is gone is left out."""
+    left, chosen = list(every), []
+    for where, line, what in re.findall(r"SURVIVED (\S+):(\d+)  (.*)", output):
+        same = [one for one in left if (_where(one), _what(one)) == (where, what)]
+        if same:
+            chosen.append(min(same, key=lambda one: abs(one.line - int(line))))
+            left.remove(chosen[-1])
+        else:
+            print(f"gone: {where}:{line}  {what}", flush=True)
+    return chosen
+
+
+def _where(mutant: Mutant) -> str:
+    return mutant.path.relative_to(ROOT).as_posix()
+
+
+def _what(mutant: Mutant) -> str:
+    return mutant.what[:110].rstrip()
 
 
 def lower_bound(found: int, of: int) -> float:
