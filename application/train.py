@@ -264,6 +264,7 @@ class Trainer:
             self._residency.phase(Phase.TRANSFER),
         ):
             await self._transfer.transfer(progress.version)
+        self._pauses.metrics()  # that pause is no step's
         log.info("resumed at step %d", progress.step)
 
     async def _save(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import heapq
 from collections.abc import AsyncIterator, Callable, Collection
 
@@ -45,6 +46,14 @@ class FleetSettings:
     """Ids are drawn from 0 up to here."""
 
 
+@functools.cache
+def _drawn(vocabulary: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids and log-probs, the same for every fleet; answers are views of them."""
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(vocabulary, (_DRAWN,), generator=generator)
+    return ids, -torch.rand(_DRAWN, generator=generator)
+
+
 class SimulatedFleet:
     """Implements RolloutEngine. Requests of one session share a replica; else the idlest is taken.
 
@@ -66,9 +75,7 @@ class SimulatedFleet:
         self._admitting.set()
         self._draining: asyncio.Event | None = None
         self._version, self._closed = 0, False
-        generator = torch.Generator().manual_seed(0)
-        self._ids = torch.randint(settings.vocabulary, (_DRAWN,), generator=generator)
-        self._logprobs = -torch.rand(_DRAWN, generator=generator)
+        self._ids, self._logprobs = _drawn(settings.vocabulary)
         self.capabilities = RolloutCapabilities(
             pause_modes=frozenset(PauseMode),
             filtered_logprobs=True,

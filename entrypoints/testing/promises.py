@@ -11,9 +11,10 @@ from hexpo.adapters.simulated.world import SimulatedTracker
 from hexpo.application.continuing import OnUpdate
 from hexpo.application.ports.tracker import Sample
 from hexpo.domain.schedule import Gate, Order
+from hexpo.domain.schedule.capacity import cut_evenly
 from hexpo.entrypoints.testing.scenarios import Scenario
 from hexpo.entrypoints.testing.sequential import sequential
-from hexpo.entrypoints.testing.worlds import FaultyFleet, require
+from hexpo.entrypoints.testing.worlds import Broken, FaultyFleet, require
 
 
 def check_process(
@@ -53,17 +54,22 @@ def _check_ages(scenario: Scenario, records: Sequence[Sample]) -> None:
     for record in records:
         if record.phase != "train" or record.score is None:
             continue
-        require(record.stop not in ("aborted", "timeout", "failed"), f"F8: {record} was trained")
-        for version in record.versions[record.prompt_length :]:
-            age = record.step - 1 - version
-            require(0 <= age <= scenario.plan.max_age, f"F1: a token of age {age} in {record}")
+        if record.stop in ("aborted", "timeout", "failed"):
+            raise Broken(f"F8: {record} was trained")
+        latest = record.step - 1
+        for version in set(record.versions[record.prompt_length :]):
+            if not 0 <= latest - version <= scenario.plan.max_age:
+                raise Broken(f"F1: a token of age {latest - version} in {record}")
 
 
 def check_run(
     scenario: Scenario, *, trained: Sequence[Sequence[int]], gate: Gate, records: Sequence[Sample]
 ) -> None:
     """What all processes together came to."""
-    require(len(trained) == scenario.steps, f"progress: {len(trained)} steps were trained")
+    wanted_steps = scenario.steps * len(cut_evenly(scenario.groups, scenario.parts))
+    require(
+        len(trained) == wanted_steps, f"progress: {len(trained)} of {wanted_steps} optimizer steps"
+    )
     rows = Counter(row for step in trained for row in step)
     twice = [row for row, times in rows.items() if times > 1]
     require(not twice, f"H1: rows {twice} were trained more than once")

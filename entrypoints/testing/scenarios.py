@@ -35,6 +35,8 @@ class Scenario:
     order: Order = Order.SUBMISSION
     window: int | None = None
     on_update: OnUpdate = OnUpdate.KEEP
+    parts: int = 1
+    """A batch is trained in so many parts, each as soon as its groups are there."""
     prompts: int = 7
     save_every: int = 0
     evaluate_every: int = 0
@@ -110,6 +112,7 @@ def draw(seed: int) -> Scenario:
         jitter=random.choice([0.0, 0.01]),
         whole=random.random() < 0.1,
         interruptions=_interruptions(random),
+        parts=random.randint(1, 3),
     )
 
 

@@ -14,7 +14,7 @@ import torch
 from hexpo.adapters.simulated.costs import RolloutSpeed
 from hexpo.adapters.simulated.fleet import FleetSettings, SimulatedFleet
 from hexpo.adapters.simulated.training import SimulatedTraining
-from hexpo.application.learning import POLICY, Learner, Learnt
+from hexpo.application.learning import POLICY, Learner, Learnt, Lesson
 from hexpo.application.ports.checkpoints import Checkpoint
 from hexpo.application.ports.rollout import Generation, PauseMode, Request
 from hexpo.application.ports.transfer import Update
@@ -25,7 +25,7 @@ from hexpo.domain.digest import Digest
 from hexpo.domain.errors import EngineFailed
 from hexpo.domain.metrics import Metrics
 from hexpo.domain.objective import Objective
-from hexpo.domain.schedule import Order
+from hexpo.domain.schedule import Order, overdue
 from hexpo.domain.trajectory import Cause, Failed, Group, Outcome, Scored, Trajectory
 from hexpo.entrypoints.testing.scenarios import Scenario
 
@@ -179,7 +179,7 @@ class Witness(SimulatedTraining):
 class LightLearner(Learner):
     """What the loop sees of learning: an optimizer step that takes its time, and a version."""
 
-    async def learn(self, groups: Sequence[Group], watch: Stopwatch) -> Learnt:
+    async def add(self, lesson: Lesson, groups: Sequence[Group], watch: Stopwatch) -> None:
         """No table is made."""
         engine = self.engines[POLICY]
         if isinstance(engine, Witness):
@@ -189,7 +189,10 @@ class LightLearner(Learner):
             engine.note([row.trajectory.id for row in scored])
         with watch("train"):
             await engine.step()
-        return Learnt(version=await engine.publish(), metrics={})
+
+    async def close(self, lesson: Lesson) -> Learnt:
+        """Only the version moves."""
+        return Learnt(version=await self.engines[POLICY].publish(), metrics={})
 
 
 class WatchedRollouts(Rollouts):
@@ -220,6 +223,8 @@ class WatchedRollouts(Rollouts):
         """As the library's."""
         super().published(version)
         self.look()
+        stale = overdue(self.gate)
+        require(not stale, f"F1: groups {stale} hold slots and can never be trained")
 
     async def _change(self, stop: asyncio.Event | None) -> bool:
         # a group that a filter left out after the budget was spent leaves its slot free

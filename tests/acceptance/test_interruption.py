@@ -15,6 +15,8 @@ import pytest
 from hexpo.infrastructure import runs
 
 STEPS = 20
+CLOCKED = ("time/", "busy/", "rollout/paus")
+"""Metrics that the clock makes: no two runs share them."""
 CHANGES = {
     "run": {"steps": STEPS},
     "training": {"options": {"schedule": "cosine", "warmup_steps": 2}},
@@ -39,7 +41,7 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
     """Every line, without what a clock measured."""
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     return [
-        {key: value for key, value in json.loads(line).items() if not key.startswith("time/")}
+        {key: value for key, value in json.loads(line).items() if not key.startswith(CLOCKED)}
         for line in lines
     ]
 

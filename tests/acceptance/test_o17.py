@@ -15,6 +15,8 @@ from hexpo.entrypoints.library import build, resume
 
 LORA = {"rank": 4, "dropout": 0.2}
 STEPS = 6
+CLOCKED = ("time/", "busy/", "rollout/paus")
+"""Metrics that the clock makes: no two runs share them."""
 REWARD = f"{Path(__file__).parents[2] / 'examples' / 'tiny_reward.py'}:reward"
 OPTIONS = {"learning_rate": 0.02, "warmup_steps": 3, "lora": LORA}
 
@@ -23,7 +25,7 @@ def metrics(run: Path) -> list[dict[str, Any]]:
     """Every line of a run's metrics, without what a clock measured."""
     lines = (run / "metrics.jsonl").read_text().splitlines()
     return [
-        {key: value for key, value in json.loads(line).items() if not key.startswith("time/")}
+        {key: value for key, value in json.loads(line).items() if not key.startswith(CLOCKED)}
         for line in lines
     ]
 

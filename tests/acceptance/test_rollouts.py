@@ -129,7 +129,7 @@ def test_choosing_a_technology_that_is_not_installed_names_its_extra_and_loads_n
 
 @pytest.mark.parametrize(
     ("override", "name"),
-    [("rollout.engine=vllm", "vllm"), ("training.backend=megatron", "megatron")],
+    [("rollout.engine=sglang", "sglang"), ("training.backend=megatron", "megatron")],
 )
 def test_an_engine_that_this_version_lacks_is_refused_with_what_there_is(
     tiny: dict[str, Any], override: str, name: str

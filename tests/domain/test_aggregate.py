@@ -179,3 +179,17 @@ def test_terms_and_weights_of_other_axes_are_refused() -> None:
     """A broadcast would count tokens twice."""
     with pytest.raises(WrongColumn, match="differ"):
         aggregate(torch.ones(3), weights=torch.ones(1))
+
+
+@pytest.mark.parametrize("unit", [Unit.TOKEN, Unit.SEQUENCE])
+def test_the_only_prompt_and_the_only_token_have_the_whole_weight(unit: Unit) -> None:
+    """A4: a divisor is what there is, not one more; two rows of one prompt share it."""
+    weights = row_weights(
+        trained_S=torch.tensor([1, 1]),
+        group_S=torch.tensor([7, 7]),
+        mode=Mode.PROMPT_MEAN,
+        unit=unit,
+    )
+    assert weights.tolist() == [0.5, 0.5]
+    for mode in (Mode.TOKEN_MEAN, Mode.SEQ_MEAN_TOKEN_MEAN, Mode.SEQ_MEAN_TOKEN_SUM):
+        assert weights_of([1], mode).tolist() == [1.0]

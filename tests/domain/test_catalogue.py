@@ -9,6 +9,7 @@ from hexpo.domain.aggregate import Mode, Unit
 from hexpo.domain.algorithms import CATALOGUES, lines
 from hexpo.domain.catalogue import Entry, by_name, find
 from hexpo.domain.errors import WrongValue
+from hexpo.domain.estimators import Estimator
 from hexpo.domain.losses.catalogue import ELSEWHERE, LOSSES, OPTIONS_ELSEWHERE, TERMS
 from hexpo.domain.losses.ppo import ppo
 
@@ -120,3 +121,24 @@ def test_the_listing_has_a_line_for_every_name() -> None:
     assert line.needs == ("advantage", "old", "policy")
     assert (line.unit, line.mode) == ("token", "")
     assert "1707.06347" in line.source
+
+
+def test_options_are_tried_on_columns_without_a_row() -> None:
+    """A function that would fail on a row of zeros is not called with one."""
+    seen: list[tuple[int, ...]] = []
+
+    def wide(*, policy_topk_T: torch.Tensor, advantage_T: torch.Tensor) -> torch.Tensor:
+        seen.extend((tuple(policy_topk_T.shape), tuple(advantage_T.shape)))
+        return advantage_T
+
+    Entry(name="wide", function=wide, wide=frozenset({"policy_topk"})).check({})
+    assert seen == [(0, 2), (0,)]
+
+
+def test_an_estimator_needs_one_sample_unless_it_says_more() -> None:
+    """B7: only a comparison within a group asks for a second one."""
+
+    def plain(*, score_S: torch.Tensor) -> torch.Tensor:
+        return score_S
+
+    assert Estimator(function=plain).min_samples == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from hexpo.domain.algorithms import CATALOGUES, lines
+from hexpo.domain.catalogue import Entry
 
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "advantage/gae": {"gamma": "1.0", "lam": "0.95", "whitened": "True"},
@@ -71,6 +73,9 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 }
 
 FOUND = {f"{kind}/{line.name}": line.options for kind in CATALOGUES for line in lines(kind)}
+MEASURED = [
+    entry for kind in CATALOGUES.values() for entry in kind.values() if entry.measures is not None
+]
 
 
 def plain(value: Any) -> Any:
@@ -82,3 +87,13 @@ def test_the_defaults_are_the_published_ones(name: str) -> None:
     """A default that moves changes every run that does not name it: it has to be said here."""
     found = {key: plain(value) for key, value in FOUND[name].items()}
     assert found == dict(DEFAULTS.get(name, {}))
+
+
+@pytest.mark.parametrize("entry", MEASURED, ids=lambda entry: entry.name)
+def test_what_is_measured_has_the_defaults_of_what_is_trained(entry: Entry) -> None:
+    """C7: a share of clipped tokens under other bounds than the loss's would be a wrong number."""
+    assert entry.measures is not None
+    own = inspect.signature(entry.function).parameters
+    for name, option in inspect.signature(entry.measures).parameters.items():
+        if option.default is not inspect.Parameter.empty and not name.endswith(("_T", "_S")):
+            assert option.default == own[name].default

@@ -110,3 +110,20 @@ def test_a_name_that_comes_twice_is_an_error_and_a_stream_passes_unchanged() -> 
     assert digester.digest == digest_of(("a", tensor))
     with pytest.raises(WrongBatch, match="a came twice"):
         digester.add("a", tensor)
+
+
+@pytest.mark.parametrize(
+    ("count", "want"),
+    [
+        (0, 0x9E3779B97F4A7C15),
+        (1, 0x03DBF477C2AF69E7),
+        (8, 0xBFA716BB8CB6DBA9),
+        (9, 0xF50BF7153033992C),
+        (8184, 0x9D5531DCE73CB245),
+        (1_584_616, 0x2FBCFD1AD30A821A),
+    ],
+)
+def test_the_sum_is_the_same_in_every_version(count: int, want: int) -> None:
+    """G1: two machines may run two releases; a word, a tail, rows, and three blocks and more."""
+    bytes_B = torch.arange(count).mul(37).add(11).remainder(251).to(torch.uint8)
+    assert sum_of(bytes_B) == want

@@ -98,3 +98,10 @@ def test_a_resumed_state_has_the_saved_numbers_and_the_new_settings() -> None:
     assert new.kl == AdaptiveKL(coefficient=saved.kl.coefficient, target=7.0)
     assert new.entropy is None
     assert new.baselines == saved.baselines
+
+
+def test_a_step_is_controlled_where_a_coefficient_follows_it() -> None:
+    """A1: then every row's measure is needed, not one part's."""
+    assert STILL.controls is False
+    assert Moving(kl=ADAPTIVE.kl).controls is True
+    assert Moving(entropy=ADAPTIVE.entropy).controls is True

@@ -53,3 +53,32 @@ def test_only_filters_cut_the_support() -> None:
     for settings in ({"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.1}):
         cut: dict[str, Any] = settings
         assert Sampling(**cut).filters
+
+
+@pytest.mark.parametrize(
+    ("name", "largest", "beyond"),
+    [
+        ("max_new_tokens", 2**31, 2**31 + 1),
+        ("min_new_tokens", 2**31, 2**31 + 1),
+        ("top_k", 2**31, 2**31 + 1),
+        ("temperature", 100.0, 100.5),
+        ("top_p", 1.0, 1.5),
+        ("min_p", 1.0, 1.5),
+    ],
+)
+def test_the_upper_end_of_a_range_is_legal_and_no_more(
+    name: str, largest: float, beyond: float
+) -> None:
+    """M4."""
+    settings: dict[str, Any] = {name: largest}
+    assert getattr(Sampling(**settings), name) == largest
+    settings[name] = beyond
+    with pytest.raises(WrongValue, match=name):
+        Sampling(**settings)
+
+
+def test_the_defaults_draw_from_the_whole_distribution() -> None:
+    """What a run that names nothing samples with."""
+    assert Sampling() == Sampling(
+        max_new_tokens=64, temperature=1.0, top_p=1.0, top_k=0, min_p=0.0, min_new_tokens=0
+    )

@@ -92,3 +92,51 @@ def test_nothing_compared_agrees_and_axes_must_agree() -> None:
             rows=2,
             tolerance=TOLERANCE,
         )
+
+
+def exact(*gaps: float, tolerance: Tolerance) -> Comparison:
+    """One token a sequence, with gaps that no rounding changes."""
+    return compare(
+        trainer_T=torch.zeros(len(gaps)),
+        engine_T=torch.tensor(gaps),
+        owner_T=torch.arange(len(gaps)),
+        rows=len(gaps),
+        tolerance=tolerance,
+    )
+
+
+def test_a_gap_at_the_tolerance_is_within_it() -> None:
+    """C1: both bounds; two outliers of four are no majority, and the mean decides first."""
+    tolerance = Tolerance(mean=0.25, sequence=0.5)
+    assert exact(0.25, 0.25, tolerance=tolerance).verdict is Verdict.AGREES
+    assert exact(0.5, 0.0, tolerance=tolerance).outliers == ()
+    found = exact(0.0, 1.0, 0.0, 1.0, tolerance=Tolerance(mean=0.5, sequence=0.5))
+    assert (found.verdict, found.outliers) == (Verdict.OUTLIERS, (1, 3))
+    assert (found.mean, found.worst) == (0.5, 1.0)
+
+
+def test_a_sequences_gap_is_the_mean_of_its_tokens_and_a_message_says_both_numbers() -> None:
+    """C1: two tokens and one; a missing log-prob counts as 1e9 where only a number can be shown."""
+    found = compare(
+        trainer_T=torch.zeros(3),
+        engine_T=torch.tensor([0.5, 0.25, 0.0]),
+        owner_T=torch.tensor([1, 1, 0]),
+        rows=2,
+        tolerance=TOLERANCE,
+    )
+    assert (found.mean, found.worst, found.outliers) == (0.25, 0.375, (1,))
+    assert found.words == "mean gap 0.25, worst sequence 0.38 nats a token"
+    probe = found.metrics["agreement/probe"]
+    assert (probe.value, probe.weight) == (0.25, 3)
+    broken = exact(float("inf"), 0.5, tolerance=TOLERANCE)
+    assert broken.metrics["agreement/probe_worst"].value == 1e9
+    assert broken.metrics["agreement/probe"].value == 0.5
+
+
+def test_the_tolerances_are_the_measured_ones() -> None:
+    """C1: a wider one would let a stale matrix pass."""
+    assert {dtype: (each.mean, each.sequence) for dtype, each in TOLERANCES.items()} == {
+        torch.float32: (2e-4, 2e-3),
+        torch.bfloat16: (0.08, 0.25),
+        torch.float16: (0.02, 0.1),
+    }

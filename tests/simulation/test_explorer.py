@@ -21,7 +21,7 @@ from hexpo.entrypoints.testing.explorer import check, explore
 from hexpo.entrypoints.testing.scenarios import draw
 from hexpo.entrypoints.testing.worlds import Broken
 
-SCHEDULES, PARTS = 10_000, 20
+SCHEDULES, PARTS = 10_000, 40
 
 
 @pytest.fixture(autouse=True)

@@ -358,3 +358,22 @@ def test_columns_of_different_lengths_are_refused() -> None:
         grpo(score_S=_score(1, 2, 3), scored_S=TRUE4, group_S=SAME4[:3])
     with pytest.raises(WrongColumn, match="values"):
         grpo(score_S=_score(1, 2, 3), scored_S=TRUE4, group_S=SAME4)
+
+
+def test_groups_of_a_large_batch_are_ranked_as_each_alone() -> None:
+    """A1: an unstable sort keeps the ranks of a dozen rows and loses those of a hundred."""
+    noise = torch.Generator().manual_seed(0)
+    score_S = torch.rand(300, generator=noise, dtype=torch.float64)
+    scored_S = torch.rand(300, generator=noise) > 0.1
+    group_S = torch.randint(0, 7, (300,), generator=noise)
+    whole_S = grpo_passk(score_S=score_S, scored_S=scored_S, group_S=group_S)
+    for group in range(7):
+        mine_S = group_S == group
+        alone = grpo_passk(
+            score_S=score_S[mine_S], scored_S=scored_S[mine_S], group_S=group_S[mine_S]
+        )
+        assert_close(whole_S[mine_S], alone)
+        assert int(alone.count_nonzero()) == 1
+        assert int(alone.argmax()) == int(
+            score_S[mine_S].masked_fill(~scored_S[mine_S], -1).argmax()
+        )

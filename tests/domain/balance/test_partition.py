@@ -136,3 +136,19 @@ def test_costs_are_a_sum_over_matrices_and_pairs() -> None:
     length_S = torch.tensor([0, 1, 5])
     want = per_token * length_S.double() + per_pair * length_S.double() ** 2
     assert_close(costs(length_S, shape), want)
+
+
+@pytest.mark.parametrize("cost", [[11, 16, 18, 4, 12, 14], [19, 9, 15, 16, 22]])
+def test_an_exchange_looks_at_the_next_cheaper_row_too(cost: list[int]) -> None:
+    """D2: heaviest first is off; the swap that evens it out is of a row below the ideal one."""
+    index = partition(torch.tensor(cost, dtype=torch.float64), 2)
+    loads = sorted(sum(cost[row] for row in part.tolist()) for part in index)
+    assert loads == [sum(cost) // 2, -(-sum(cost) // 2)]
+
+
+@pytest.mark.parametrize("equal", [True, False])
+def test_rows_of_a_part_ascend_in_a_large_batch_of_equal_costs(equal: bool) -> None:
+    """D1: an unstable sort keeps the order of ties of a dozen rows and loses that of a hundred."""
+    index = partition(torch.ones(300), 4, equal_counts=equal)
+    assert all(part.tolist() == sorted(part.tolist()) for part in index)
+    assert sorted(torch.cat(index).tolist()) == list(range(300))

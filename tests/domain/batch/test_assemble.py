@@ -269,3 +269,17 @@ def test_a_doubled_id_is_refused() -> None:
     """B1."""
     with pytest.raises(WrongBatch, match=r"unique in a batch; repeated: \[7\]"):
         assemble([group_of(episode([5], id=7), episode([6], id=7))])
+
+
+def test_the_mean_of_what_shaping_added_is_over_scored_rows() -> None:
+    """B10: added, not the sum; a row without a score counts for nothing."""
+    rows = [episode([5], id=place) for place in range(3)]
+    outcomes: list[Outcome] = [Scored(value=1.0), Scored(value=3.0), BROKEN]
+    batch, metrics = assemble(
+        [group_of(*rows, outcomes=outcomes)],
+        shaping=lambda table: torch.tensor([-0.5, -0.25, 9.0]),
+    )
+    added = metrics["reward/shaping"]
+    assert (added.value, added.weight) == (-0.375, 2)
+    assert metrics["reward/mean"].value == 2.0
+    assert batch.sequences["shaped"].tolist()[:2] == [0.5, 2.75]

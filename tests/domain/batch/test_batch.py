@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from hexpo.domain.batch import SCHEMA, Batch, Column, Kind, Sequences, Table
-from hexpo.domain.batch.tables import even_sizes
+from hexpo.domain.batch.tables import even_sizes, rows_of
 from hexpo.domain.errors import WrongBatch
 from hexpo.entrypoints.testing.strategies import SplitBatch, batches, split_batches
 
@@ -181,3 +181,25 @@ def test_trailing_axes_may_be_free_or_fixed() -> None:
     assert batch.select([0]).columns["topk"].shape == (2, 5)
     with pytest.raises(WrongBatch, match="'axes' has trailing axes"):
         Batch.of(sequences, {"axes": torch.zeros(2, 2, dtype=torch.int64)})
+
+
+def test_trailing_axes_that_differ_are_not_concatenated() -> None:
+    """X4: two kept ids and three, where the schema leaves the number free."""
+    schema = SCHEMA.with_columns(Column("wide", Table.TOKENS, Kind.INPUT, torch.float32, (None,)))
+    two, three = (
+        Batch.of(
+            Sequences.of({"id": torch.tensor([size]), "length": torch.tensor([1])}, schema),
+            {"wide": torch.zeros(1, size)},
+        )
+        for size in (2, 3)
+    )
+    assert Batch.cat([two, two.select([0])]).columns["wide"].shape == (2, 2)
+    with pytest.raises(WrongBatch, match=r"'wide' differs .*\[2\].*\[3\]"):
+        Batch.cat([two, three])
+
+
+def test_a_table_without_a_column_has_no_row() -> None:
+    """A scalar has no rows to count either."""
+    assert rows_of({}) == 0
+    assert rows_of({"scale": torch.tensor(1.0)}) == 0
+    assert rows_of({"scale": torch.tensor(1.0), "token": torch.zeros(3)}) == 3

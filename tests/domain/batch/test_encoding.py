@@ -86,3 +86,12 @@ def test_other_bytes_are_refused(data: bytes, message: str) -> None:
     """X4."""
     with pytest.raises(WrongBatch, match=message):
         from_bytes(data)
+
+
+def test_every_column_begins_at_a_multiple_of_64_bytes() -> None:
+    """X4: a reader may take the numbers where they lie."""
+    tokens = torch.arange(7, dtype=torch.int64) + 1_234_567_890_123
+    sequences = Sequences.of({"id": torch.tensor([9_876_543_210]), "length": torch.tensor([7])})
+    data = to_bytes(Batch.of(sequences, {"token": tokens}))
+    for column in (tokens, sequences["id"]):
+        assert data.index(column.numpy().tobytes()) % 64 == 0

@@ -169,3 +169,12 @@ def test_the_behaviour_logprob_is_that_of_the_sampled_id_or_invalid() -> None:
     assert logprobs_T[valid_T].tolist() == pytest.approx([-1.7, 0.0, -0.4])
     assert int((~valid_T).sum()) == 4
     assert logprobs_T[~valid_T].ne(0).all()
+
+
+def test_a_row_of_one_token_counts_as_a_row_in_the_mean() -> None:
+    """A8: rows of weights 3, 2 and none, of one, two and no token: the mean is 2.5."""
+    given_T, owner_T = torch.tensor([3.0, 2.0, 2.0]), torch.tensor([0, 2, 2])
+    got = normalised(given_T, owner_T, level=Level.SEQUENCE)
+    assert got.tolist() == pytest.approx([1.2, 0.8, 0.8])
+    got = normalised(given_T, owner_T, level=Level.TOKEN)
+    assert got.tolist() == pytest.approx([9 / 7, 6 / 7, 6 / 7])

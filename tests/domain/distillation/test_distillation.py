@@ -205,3 +205,15 @@ def test_an_unknown_estimator_is_refused_with_the_nearest_names() -> None:
     """M1."""
     with pytest.raises(WrongValue, match="k3"):
         sampled(policy_T=torch.zeros(1), teacher_T=torch.zeros(1), estimator="k33")
+
+
+def test_kept_masses_are_summed_over_the_kept_ids_of_each_token() -> None:
+    """S1: per token, of teacher and student; a tail exactly at the precision has no gradient."""
+    teacher_TK = torch.tensor([[0.5, 0.25], [0.125, 0.5], [0.25, 0.25]])
+    policy_TK = torch.tensor([[0.25, 0.25], [0.5, 0.375], [0.5, 0.125]])
+    found = topk_measures(policy_topk_T=policy_TK.log(), teacher_topk_T=teacher_TK.log())
+    assert found["teacher_kept_mass"].tolist() == pytest.approx([0.75, 0.625, 0.5])
+    assert found["policy_kept_mass"].tolist() == pytest.approx([0.5, 0.875, 0.625])
+    at_floor = torch.full((1, 1), -(2.0**-52), dtype=torch.float64)
+    assert saturated(at_floor).tolist() == [True]
+    assert saturated(2 * at_floor).tolist() == [False]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from hexpo.domain.losses.covariance import clip_cov, kl_cov
+from hexpo.domain.losses.covariance import clip_cov, clip_cov_measures, kl_cov, kl_cov_measures
 from hexpo.domain.losses.dppo import dppo_kl, dppo_tv
 from hexpo.domain.losses.entropy import entropy
 from hexpo.domain.losses.reinforce import aipo, aipo_measures, cispo, reinforce
@@ -162,3 +162,27 @@ def test_the_value_loss_takes_the_worse_of_clipped_and_unclipped() -> None:
     assert gradient_of(terms_T, prediction_T) == pytest.approx([0.0, 1.0, -0.8])
     assert value_measures(**columns, clip=0.5)["clip_share"].tolist() == [1.0, 0.0, 0.0]
     assert value(**columns, clip=None).tolist() == pytest.approx([0.0, 0.5, 0.32])
+
+
+def test_a_weight_at_its_bound_is_not_truncated() -> None:
+    """C7: the share counts what the bound changes."""
+    columns: dict[str, Any] = {
+        "policy_T": torch.zeros(2),
+        "behaviour_T": torch.tensor([0.0, -0.5]),
+        "advantage_T": torch.ones(2),
+    }
+    assert aipo_measures(**columns, truncation=1.0)["clip_share"].tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("measures", [clip_cov_measures, kl_cov_measures])
+def test_covariance_losses_measure_ratio_kl_and_the_chosen(measures: Any) -> None:
+    """E: KL(old || policy) by k1 is old - policy."""
+    found = measures(
+        policy_T=torch.tensor([-1.0, -3.0]),
+        old_T=torch.tensor([-1.5, -2.75]),
+        advantage_T=torch.ones(2),
+        covariant_T=torch.tensor([False, True]),
+    )
+    assert found["approximate_kl"].tolist() == [-0.5, 0.25]
+    assert found["ratio"].tolist() == pytest.approx([math.exp(0.5), math.exp(-0.25)])
+    assert found["covariant_share"].tolist() == [0.0, 1.0]

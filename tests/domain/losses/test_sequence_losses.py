@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from hexpo.domain.losses.gspo import geo_mean, gspo, gspo_measures, gspo_token, luspo
+from hexpo.domain.losses.gspo import (
+    geo_mean,
+    geo_mean_measures,
+    gspo,
+    gspo_measures,
+    gspo_token,
+    luspo,
+)
 from hexpo.domain.losses.vespo import vespo
 
 OWNER_T = torch.tensor([0, 0, 1, 1, 1])
@@ -111,7 +118,7 @@ def test_vespo_bounds_the_product_from_below(drift: float, bounded: float) -> No
         length_S=torch.tensor([1]),
     )
     weight = math.exp(2 * bounded + 3 * (1 - math.exp(bounded)))
-    assert terms_T.item() == pytest.approx(weight * (1.0 - drift), rel=1e-6)
+    assert terms_T.item() == pytest.approx(weight * (1.0 - drift), rel=1e-6, abs=0)
 
 
 def test_vespo_stays_finite_for_any_product() -> None:
@@ -124,3 +131,21 @@ def test_vespo_stays_finite_for_any_product() -> None:
         length_S=torch.tensor([1, 1]),
     )
     assert terms_T.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("bounds", "shares"),
+    [((0.05, 0.3), [0.5, 1.0]), ((0.1, 0.1), [1.0, 0.0]), ((0.1, 0.4), [0, 0])],
+)
+def test_geo_mean_counts_the_tokens_that_it_holds(
+    bounds: tuple[float, float], shares: list[float]
+) -> None:
+    """C7: strictly beyond the bound, and in the direction of the row's advantage only."""
+    low, high = bounds
+    measured = geo_mean_measures(**columns(), clip_low=low, clip_high=high)
+    assert measured["clip_share"].tolist() == shares
+    swapped = columns() | {"advantage_S": -ADVANTAGE_S}
+    assert geo_mean_measures(**swapped, **WIDE)["clip_share"].tolist() == [0.0, 0.0]
+    narrow = geo_mean_measures(**swapped, clip_low=0.0, clip_high=0.0)
+    assert narrow["clip_share"].tolist() == [0.0, 0.0]
+    assert measured["approximate_kl"].tolist() == pytest.approx([-0.3, 0.1])

@@ -152,3 +152,23 @@ def test_a_mask_of_other_axes_is_refused() -> None:
     batch = Batch.of(sequences, {"trained": torch.tensor([True, True])})
     with pytest.raises(WrongColumn, match="keep"):
         restrict(batch, torch.tensor([True]))
+
+
+def test_the_band_of_the_draw_is_open_at_both_ends() -> None:
+    """X6: low < covariance < high."""
+    old_T, advantage_T = torch.tensor([0.0, 2.0, 0.0, 2.0]), torch.tensor([0.0, 2.0, 2.0, 0.0])
+    assert covariances(old_T, advantage_T).tolist() == [1.0, 1.0, -1.0, -1.0]
+
+    def drawn(low: float, high: float) -> list[bool]:
+        return drawn_covariance(
+            old_T=old_T,
+            advantage_T=advantage_T,
+            generator=torch.Generator().manual_seed(0),
+            share=1.0,
+            low=low,
+            high=high,
+        ).tolist()
+
+    assert drawn(-1.0, 1.0) == [False] * 4
+    assert drawn(-1.5, 1.0) == [False, False, True, True]
+    assert drawn(-1.0, 1.5) == [True, True, False, False]

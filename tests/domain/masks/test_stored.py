@@ -65,3 +65,10 @@ def test_a_draw_follows_from_seed_and_rows_alone() -> None:
 
     assert draw(0, 5) == draw(0, 5)
     assert len({tuple(draw(seed, first)) for seed in range(3) for first in range(3)}) > 4
+
+
+def test_a_choice_asks_for_the_columns_of_its_function_and_its_mask() -> None:
+    """A2: the step hands over what the signature names, and no more."""
+    needs = needs_of(Covariant(function=top_covariance))
+    assert set(needs.tokens) == {"trained", "old", "advantage"}
+    assert set(needs.sequences) == {"id"}

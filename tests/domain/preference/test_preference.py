@@ -180,3 +180,10 @@ def test_meaningless_options_are_refused(name: str, options: dict[str, Any]) -> 
     """M4."""
     with pytest.raises(WrongValue, match=next(iter(options))):
         PREFERENCES[name].check(options)
+
+
+def test_ipos_margin_shrinks_as_beta_grows() -> None:
+    """Y1: 1 / (2 beta) is 5 at 0.1 and 0.25 at 2; at 0.5 a product would give the same."""
+    for beta, margin in ((0.1, 5.0), (2.0, 0.25)):
+        terms_P = ipo(**BOTH, **ROWS, beta=beta)
+        assert terms_P.tolist() == pytest.approx([margin**2, (0.25 - margin) ** 2], rel=1e-5)

@@ -27,3 +27,12 @@ def test_the_highest_floor_is_the_one_to_compare_with() -> None:
     floors = Floors(generation=3.0, training=5.0, little=4.0)
     assert (floors.busy, floors.highest) == (5.0, 5.0)
     assert Floors(generation=3.0, training=5.0, little=7.0).highest == 7.0
+
+
+def test_a_publication_may_be_one_group_and_a_bubble_ends_at_one() -> None:
+    """B = P = 1 is synchronous: a step takes the whole stay."""
+    assert little(stay_seconds=7.0, capacity=1, groups=1) == 7.0
+    with pytest.raises(WrongValue, match="capacity"):
+        little(stay_seconds=1.0, capacity=1, groups=0)
+    assert bubble(step_seconds=0.5, busy_seconds=0.0) == 1.0
+    assert bubble(step_seconds=0.5, busy_seconds=0.125) == 0.75

@@ -274,6 +274,19 @@ def test_a_requeued_group_keeps_slot_and_stamp_and_its_age_counts() -> None:
     )
 
 
+def test_stamps_are_kept_from_the_oldest_alive_groups_on() -> None:
+    """X2: no longer: a long run would else carry one more of each version."""
+    gate = open_gate(plan(groups=1, max_staleness=1, window=None))
+    gate, first = admit(gate)
+    gate, second = admit(gate)
+    gate = publish(settle(gate, first.number, Trained()), 1)
+    gate, third = admit(gate)
+    assert [run.version for run in gate.runs] == [0, 1]
+    gate = settle(gate, second.number, Trained())
+    assert [run.version for run in gate.runs] == [1]
+    assert gate.stamp(third.number) == 1
+
+
 def test_what_the_gate_does_not_expect_is_refused() -> None:
     """STYLE: no silent no-op."""
     gate, first = admit(open_gate(plan(groups=2, max_staleness=0)))

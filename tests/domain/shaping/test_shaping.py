@@ -267,3 +267,22 @@ def test_rows_without_any_weight_are_drawn_alike() -> None:
     assert len(drawn.unique()) > 200
     none = resample(score_S=torch.zeros(2), scored_S=torch.zeros(2).bool(), generator=noise)
     assert none.tolist() == []
+
+
+def test_a_running_rate_mixes_old_and_new_shares_by_the_decay() -> None:
+    """decay old + (1 - decay) new, with numbers none of which is 0 or 1."""
+    rates = PassRates(decay=0.75).after({"a": 0.5}).after({"a": 0.25})
+    assert rates.of("a") == 0.75 * 0.5 + 0.25 * 0.25
+
+
+def test_the_whole_band_and_the_floor_are_the_defaults() -> None:
+    """A curriculum that names no bound leaves no prompt out and keeps each reachable."""
+    rates = PassRates().after({"easy": 1.0, "hard": 0.0, "fair": 0.5})
+    names = ["easy", "hard", "fair"]
+    assert in_band(names, rates) == [True, True, True]
+
+    def drawn(seed: int, **floor: float) -> list[int]:
+        noise = torch.Generator().manual_seed(seed)
+        return draw(names, rates, count=2, generator=noise, **floor)
+
+    assert all(drawn(seed) == drawn(seed, floor=0.05) for seed in range(60))
