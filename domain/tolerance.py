@@ -73,7 +73,9 @@ def compare(
     Raises: WrongColumn: axes disagree.
     """
     require_same_axes(trainer=trainer_T, engine=engine_T)
-    gap_T = (trainer_T.double() - engine_T.double()).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
+    gap_T = (
+        (trainer_T.double() - engine_T.double()).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
+    )
     counts_S = row_counts(owner_T, rows=rows).clamp(min=1)
     means_S = torch.zeros(rows, dtype=torch.float64).index_add_(0, owner_T, gap_T) / counts_S
     mean = float(gap_T.mean()) if len(gap_T) else 0.0
