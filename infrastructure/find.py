@@ -17,7 +17,6 @@ from typing import Any
 
 from hexpo.domain.errors import ConfigurationError
 
-
 SHARED = ("wire", "host")
 """Folders beside the adapters of a port that hold what these share."""
 
