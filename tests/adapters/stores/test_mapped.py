@@ -1,94 +1,51 @@
-"""A row store in shared memory, seen by several processes."""
+"""A batch in memory-mapped files."""
 
 from __future__ import annotations
 
 import pickle
-import signal
-import subprocess
-import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from hypothesis import given
 
-from hexpo.adapters.stores import mapped
+from hexpo.adapters.stores.mapped import open_mapped, write_mapped
 from hexpo.domain.batch import Batch, Sequences
 from hexpo.domain.errors import WrongBatch
+from hexpo.entrypoints.testing.strategies import batches
 
 
-def batch(ids: list[int], lengths: list[int], *, first: int = 0) -> Batch:
-    table = {"id": torch.tensor(ids), "length": torch.tensor(lengths)}
-    token = torch.arange(first, first + sum(lengths))
-    return Batch.of(Sequences.of(table), {"token": token})
+@given(batch=batches())
+def test_a_mapped_batch_is_the_batch_that_was_written(batch: Batch) -> None:
+    """X4: zero rows and zero tokens included, which no file can be mapped for."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_mapped(batch, Path(folder))
+        found = open_mapped(Path(folder))
+        assert found.columns.keys() == batch.columns.keys()
+        for name, column in batch.columns.items():
+            assert torch.equal(found.columns[name], column), name
+        for name, column in batch.sequences.columns.items():
+            assert torch.equal(found.sequences[name], column), name
 
 
-def ids(*rows: int) -> Tensor:
-    return torch.tensor(rows, dtype=torch.int64)
+def test_a_mapped_table_and_its_slices_pickle_to_their_names(tmp_path: Path) -> None:
+    """X4: under 1 kB, whatever the size."""
+    rows, length = 100, 1000
+    sequences = Sequences.of({"id": torch.arange(rows), "length": torch.full((rows,), length)})
+    write_mapped(Batch.of(sequences, {"token": torch.arange(rows * length)}), tmp_path)
+    found = open_mapped(tmp_path)
+    part = found.select(slice(10, 30)).tokens
+    assert len(pickle.dumps(found.tokens)) < 1000
+    assert len(pickle.dumps(part)) < 1000
+    assert torch.equal(pickle.loads(pickle.dumps(part))["token"], torch.arange(10_000, 30_000))
 
 
-def test_a_pickled_store_is_the_same_store(tmp_path: Path) -> None:
-    """X4: what one writes the other reads; what one drops is gone in the other, and may come
-    again."""
-    store = mapped.build(mapped.Config(folder=str(tmp_path)))
-    other = pickle.loads(pickle.dumps(store))
-    store.put(batch([1, 2], [3, 2]))
-    assert other.get(ids(2, 1), ["token"])["token"].tolist() == [3, 4, 0, 1, 2]
-    other.extend(ids(2), {"value": torch.tensor([7.0, 8.0])})
-    assert store.get(ids(2), ["value"])["value"].tolist() == [7.0, 8.0]
-    with pytest.raises(WrongBatch, match="value"):
-        store.extend(ids(2), {"value": torch.zeros(2)})
-    store.drop(ids(2))
-    with pytest.raises(WrongBatch, match="2"):
-        other.get(ids(2), ["token"])
-    store.put(batch([2], [1], first=40))
-    assert other.get(ids(2, 1), ["token"])["token"].tolist() == [40, 0, 1, 2]
-    with pytest.raises(WrongBatch, match="value"):
-        other.get(ids(2), ["value"])
-    store.close()
-
-
-def test_files_go_with_their_last_row_and_the_folder_with_the_store(tmp_path: Path) -> None:
-    """I2: nothing is left, notes of what was dropped included."""
-    store = mapped.build(mapped.Config(folder=str(tmp_path)))
-    for step in range(5):
-        store.put(batch([step, 100 + step], [4, 4]))
-        store.extend(ids(step), {"old": torch.zeros(4)})
-        store.drop(ids(step))
-        assert len(list(store.folder.glob("*.rows"))) == 1
-        store.drop(ids(100 + step))
-        assert sorted(path.name for path in store.folder.iterdir()) == ["owned"]
-    store.close()
-    store.close()
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(WrongBatch, match="closed"):
-        store.get(ids(1), ["token"])
-
-
-def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path: Path) -> None:
-    """O3: and what is in use stays."""
-    script = (
-        "import sys, time; from hexpo.adapters.stores import mapped;"
-        "store = mapped.build(mapped.Config(folder=sys.argv[1])); print(store.folder, flush=True);"
-        "time.sleep(60)"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        folder = Path(process.stdout.readline().strip())
-        mapped.build(mapped.Config(folder=str(tmp_path))).close()
-        assert folder.is_dir()
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    mapped.build(mapped.Config(folder=str(tmp_path))).close()
-    assert not folder.exists()
-
-
-def test_a_store_pickles_to_its_name_whatever_it_holds(tmp_path: Path) -> None:
-    """X4: under 1 kB beside the schema's own words."""
-    store = mapped.build(mapped.Config(folder=str(tmp_path)))
-    before = len(pickle.dumps(store))
-    store.put(batch(list(range(100)), [1000] * 100))
-    assert len(pickle.dumps(store)) == before
-    store.close()
+def test_an_unfinished_or_taken_folder_is_refused(tmp_path: Path) -> None:
+    """H3: the listing is written last."""
+    with pytest.raises(WrongBatch, match=r"batch\.json is missing"):
+        open_mapped(tmp_path)
+    empty = Sequences.of({"id": torch.zeros(0).long(), "length": torch.zeros(0).long()})
+    write_mapped(Batch.of(empty, {}), tmp_path)
+    with pytest.raises(WrongBatch, match="holds a batch already"):
+        write_mapped(Batch.of(empty, {}), tmp_path)
