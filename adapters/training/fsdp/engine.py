@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,7 +20,7 @@ from hexpo.adapters.training.fsdp.config import Config
 from hexpo.adapters.training.fsdp.rank import Rank
 from hexpo.adapters.training.fsdp.schedule import learning_rate
 from hexpo.adapters.training.fsdp.stream import exported
-from hexpo.adapters.training.wire import by_row, columns_of, part_of, split_rows
+from hexpo.adapters.training.wire import by_row, columns_of, counted, part_of, skipped, split_rows
 from hexpo.application.ports.scorer import Scorer
 from hexpo.application.ports.store import RowStore
 from hexpo.application.ports.tokenizer import Tokenizer
@@ -29,12 +28,11 @@ from hexpo.application.ports.training import StepResult, TrainingCapabilities
 from hexpo.application.ports.transfer import Digest, Send, Update
 from hexpo.domain.aggregate import Unit
 from hexpo.domain.batch import Sequences
-from hexpo.domain.errors import EngineFailed, HexpoError, NonFinite, Unsupported, WrongBatch
+from hexpo.domain.errors import EngineFailed, HexpoError, Unsupported, WrongBatch
 from hexpo.domain.estimators import Estimator
-from hexpo.domain.metrics import Measure, Metrics, latest, mean_of, merge, total
+from hexpo.domain.metrics import Metrics, latest, mean_of, merge, total
 from hexpo.domain.objective import Objective
 
-_log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -227,21 +225,14 @@ class FsdpEngine:
 
     def _skip(self, step: _Step, gradient: Gradient, *, is_finite: bool) -> StepResult:
         self._release()
-        in_row = self._progress.skipped_in_row + (0 if is_finite else 1)
-        skipped = self._progress.skipped + 1
-        self._progress = attrs.evolve(self._progress, skipped=skipped, skipped_in_row=in_row)
-        cause = "no token was trained" if is_finite else _blame(step, gradient)
-        _log.warning(
-            "optimizer step after %d applied ones skipped: %s", self._progress.applied, cause
+        self._progress = counted(self._progress, is_finite=is_finite)
+        return skipped(
+            self._progress,
+            gradient,
+            spoilt=step.spoilt,
+            is_finite=is_finite,
+            most=self._config.max_skipped_steps,
         )
-        if not is_finite and in_row >= self._config.max_skipped_steps:
-            raise NonFinite(
-                f"{in_row} optimizer steps in a row were not finite, the last because {cause};"
-                " the weights are those of the last applied step. Look at these samples, lower the"
-                " learning rate, or raise max_skipped_steps"
-            )
-        metrics: dict[str, Measure] = {"train/skipped_steps": total(1)}
-        return StepResult(applied=False, metrics=metrics, cause=cause)
 
     async def publish(self) -> int:
         """Count the present weights as the next policy version."""
@@ -314,13 +305,6 @@ class FsdpEngine:
 
 def _name_of(estimator: Estimator) -> str:
     return getattr(estimator.function, "__qualname__", None) or repr(estimator.function)
-
-
-def _blame(step: _Step, gradient: Gradient) -> str:
-    if step.spoilt:
-        some = ", ".join(map(str, step.spoilt[:8])) + (", ..." if len(step.spoilt) > 8 else "")
-        return f"the loss or its gradient is not finite for the samples {some}"
-    return f"the gradient of {gradient.bad} is not finite (norm {gradient.norm})"
 
 
 class _Reference:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from collections.abc import Collection
 from pathlib import Path
@@ -13,19 +12,17 @@ import attrs
 from hexpo.adapters.training.backend import Abilities, Added, Gradient, Progress
 from hexpo.adapters.training.host.calls import Ranks
 from hexpo.adapters.training.host.order import shared, together
-from hexpo.adapters.training.wire import describe, progress_of
+from hexpo.adapters.training.wire import counted, describe, progress_of, skipped
 from hexpo.application.ports.scorer import Scorer
 from hexpo.application.ports.tokenizer import Tokenizer
 from hexpo.application.ports.training import StepResult, TrainingCapabilities
 from hexpo.application.ports.transfer import Digest, Update
 from hexpo.domain.aggregate import Unit
 from hexpo.domain.batch import Sequences
-from hexpo.domain.errors import CheckpointError, NonFinite, Unsupported, WrongBatch
+from hexpo.domain.errors import CheckpointError, Unsupported, WrongBatch
 from hexpo.domain.estimators import Estimator
-from hexpo.domain.metrics import Measure, Metrics, merge, total
+from hexpo.domain.metrics import Metrics, merge, total
 from hexpo.domain.objective import Objective
-
-_log = logging.getLogger(__name__)
 
 
 @attrs.define
@@ -156,21 +153,14 @@ class RankedEngine:
 
     def _skip(self, step: _Step, gradient: Gradient) -> StepResult:
         is_finite = not step.spoilt and math.isfinite(gradient.norm)
-        in_row = self._progress.skipped_in_row + (0 if is_finite else 1)
-        skipped = self._progress.skipped + 1
-        self._progress = attrs.evolve(self._progress, skipped=skipped, skipped_in_row=in_row)
-        cause = "no token was trained" if is_finite else _blame(step, gradient)
-        _log.warning(
-            "optimizer step after %d applied ones skipped: %s", self._progress.applied, cause
+        self._progress = counted(self._progress, is_finite=is_finite)
+        return skipped(
+            self._progress,
+            gradient,
+            spoilt=step.spoilt,
+            is_finite=is_finite,
+            most=self._abilities.max_skipped_steps,
         )
-        if not is_finite and in_row >= self._abilities.max_skipped_steps:
-            raise NonFinite(
-                f"{in_row} optimizer steps in a row were not finite, the last because {cause};"
-                " the weights are those of the last applied step. Look at these samples, lower the"
-                " learning rate, or raise max_skipped_steps"
-            )
-        metrics: dict[str, Measure] = {"train/skipped_steps": total(1)}
-        return StepResult(applied=False, metrics=metrics, cause=cause)
 
     async def publish(self) -> int:
         """Count the present weights as the next policy version."""
@@ -243,13 +233,6 @@ class RankedEngine:
         if not self._closed:
             self._closed = True
             await self._ranks.close()
-
-
-def _blame(step: _Step, gradient: Gradient) -> str:
-    if step.spoilt:
-        some = ", ".join(map(str, step.spoilt[:8])) + (", ..." if len(step.spoilt) > 8 else "")
-        return f"the loss or its gradient is not finite for the samples {some}"
-    return f"the gradient of {gradient.bad} is not finite (norm {gradient.norm})"
 
 
 class _Reference:

@@ -2,14 +2,17 @@
 
 from hexpo.adapters.training.wire.description import describe, progress_of, ranks_of
 from hexpo.adapters.training.wire.rows import columns_of, part_of
+from hexpo.adapters.training.wire.skipping import counted, skipped
 from hexpo.adapters.training.wire.split import by_row, split_rows
 
 __all__ = [
     "by_row",
     "columns_of",
+    "counted",
     "describe",
     "part_of",
     "progress_of",
     "ranks_of",
+    "skipped",
     "split_rows",
 ]
