@@ -6,20 +6,33 @@ it needs when it runs.
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import signal
 import sys
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Annotated
 
 from cyclopts import App, CycloptsError, Parameter
 
 from hexpo import __version__
-from hexpo.domain.errors import EngineFailed, HexpoError, NonFinite
+from hexpo.domain.errors import ConfigurationError, EngineFailed, HexpoError, NonFinite
 from hexpo.entrypoints.cli.asked import Asked
 
 USER_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
 """Exit codes: something to correct, something that broke, Ctrl-C."""
+
+REFUSED = MappingProxyType(
+    {
+        errno.ENOSPC: "make room there; what was saved is whole, go on with hexpo train --resume RUN",
+        errno.EDQUOT: "your quota there is used up; what was saved is whole",
+        errno.EROFS: "choose a folder that can be written (run.folder)",
+        errno.EACCES: "choose a folder that you may write (run.folder)",
+    }
+)
+"""What the system may refuse to do with files, and what to do then."""
 
 app = App(
     name="hexpo",
@@ -48,6 +61,21 @@ def train(
     from hexpo.entrypoints.cli import training
 
     return training.train(config, overrides, resume=resume, parent=runs)
+
+
+@app.command
+def fit(
+    config: Config | None = None,
+    *overrides: Overrides,
+    resume: Annotated[
+        str | None, Parameter(help="Go on with this run, from its newest checkpoint.")
+    ] = None,
+    runs: RunsFolder = "runs",
+) -> int:
+    """Learn from given answers: demonstrations, pairs, judged answers, a reward model."""
+    from hexpo.entrypoints.cli import training
+
+    return training.fit(config, overrides, resume=resume, parent=runs)
 
 
 @app.command
@@ -91,8 +119,20 @@ def simulate(config: Config, *overrides: Overrides, asked: Asked) -> int:
 
 
 @app.command
-def doctor() -> int:
-    """Show what this machine and this installation can do."""
+def doctor(
+    *overrides: Overrides,
+    preflight: Annotated[
+        str | None, Parameter(help="A YAML file: place its processes and try them, shortly.")
+    ] = None,
+    bound: Annotated[float, Parameter(help="Longest time of each trial, in seconds.")] = 120.0,
+) -> int:
+    """Show what this machine and this installation can do, or try a configuration's processes."""
+    if preflight is not None:
+        from hexpo.entrypoints.cli import checking
+
+        return checking.preflight(preflight, overrides, bound=bound)
+    if overrides:
+        raise ConfigurationError("overrides belong to a configuration: give --preflight FILE")
     from hexpo.entrypoints.cli import looking
 
     return looking.doctor()
@@ -132,6 +172,8 @@ def run(arguments: Sequence[str]) -> int:
     debug = "--debug" in arguments
     rest = [argument for argument in arguments if argument != "--debug"]
     _log_to_stderr(logging.DEBUG if debug else logging.WARNING)
+    if os.getcwd() not in sys.path:  # last: a user's functions are found, and hide nothing
+        sys.path.append(os.getcwd())
     try:
         code = app(rest, exit_on_error=False, print_error=False)
     except CycloptsError as error:
@@ -143,6 +185,12 @@ def run(arguments: Sequence[str]) -> int:
         if debug:
             _trace(error)
         return _say(str(error), USER_ERROR)
+    except OSError as error:
+        if error.errno not in REFUSED:
+            raise
+        if debug:
+            _trace(error)
+        return _say(f"{error}; {REFUSED[error.errno]}", FAILURE)
     return code if isinstance(code, int) else 0
 
 

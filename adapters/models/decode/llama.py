@@ -73,9 +73,12 @@ class LlamaDecoder:
         self._norm_H = self._own("model.norm.weight")
         self._layers: list[Layer] = []
         for i in range(spec.layers):
-            self._layers.append(load_layer(spec, i, self._weights, self._dtype, packed=packed))
+            layer = load_layer(spec, i, self._weights, self._dtype, self._kernels, packed=packed)
+            self._layers.append(layer)
         head = "model.embed_tokens.weight" if spec.tied else "lm_head.weight"
-        self._head: Linear = load_linear([self._weights(head)], [], self._dtype, packed=packed)
+        self._head: Linear = load_linear(
+            [self._weights(head)], [], self._dtype, self._kernels, packed=packed
+        )
         self._cache.clear()
 
     def prefill(self, feeds: Sequence[Feed]) -> None:

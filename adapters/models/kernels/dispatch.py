@@ -5,14 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from hexpo.adapters.models.kernels import eager
 from hexpo.adapters.models.kernels.eager import LabelLogprobs
 from hexpo.adapters.models.kernels.native import Library, cpu_facts, load_library, load_products
+from hexpo.adapters.models.kernels.packed import Packed, pack
 from hexpo.domain.errors import WrongColumn
 
 LANES = 16
+PAYS = 256
+"""Rows from which on a product is worth the packing of its weight."""
 
 
 class Kernels:
@@ -43,6 +47,25 @@ class Kernels:
     def tiles(self) -> bool:
         """Whether the processor has a unit that multiplies tiles (AMX)."""
         return self._tiles
+
+    def pack(self, weight_NK: Tensor, *, transposed: bool = False) -> Packed | None:
+        """A copy of a weight for `Packed.multiply`: x W^T, or transposed x W; None where the
+        library's own products are as fast, or the shape is odd."""
+        return (
+            None
+            if self._products is None
+            else pack(self._products, weight_NK, transposed=transposed)
+        )
+
+    def linear(self, x_TK: Tensor, weight_NK: Tensor) -> Tensor:
+        """x W^T."""
+        packed = self.pack(weight_NK) if len(x_TK) >= PAYS else None
+        return F.linear(x_TK, weight_NK) if packed is None else packed.multiply(x_TK)
+
+    def linear_backward(self, grad_TN: Tensor, weight_NK: Tensor) -> Tensor:
+        """grad W, the gradient of the input of `linear`."""
+        packed = self.pack(weight_NK, transposed=True) if len(grad_TN) >= PAYS else None
+        return grad_TN @ weight_NK if packed is None else packed.multiply(grad_TN)
 
     def _library(self, x: Tensor) -> Library | None:
         if x.device.type != "cpu":

@@ -51,7 +51,11 @@ SIGNATURES: Mapping[str, str] = {
     "attend": "pppppppiiiif",
     "sample": "ppppppii",
 }
-PRODUCT_SIGNATURES: Mapping[str, str] = {"add_product": "pppiiiii"}
+PRODUCT_SIGNATURES: Mapping[str, str] = {
+    "pack_panels": "ppiiii",
+    "multiply": "ppppiiiii",
+    "add_product": "pppiiiii",
+}
 _CTYPES: Mapping[str, Any] = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_float}
 
 
