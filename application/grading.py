@@ -14,6 +14,7 @@ import torch
 from hexpo.application.ports.agent import AgentLoop
 from hexpo.application.ports.reward import RewardFunction
 from hexpo.application.soundness import flaw_of
+from hexpo.application.turns import Meter
 from hexpo.domain.errors import EngineFailed, RewardUnavailable
 from hexpo.domain.trajectory import (
     Cause,
@@ -76,6 +77,8 @@ class Player:
         neither judged nor trained. vocabulary: ids from there on are no answer; None: any may be.
         """
         self._greedy, self._vocabulary = greedy, vocabulary
+        self.meter = Meter()
+        """Of all answers that are being played."""
         self._agent, self._rewards, self._policy = agent, rewards, policy
         self._give_up_after = give_up_after
         self._streak: list[_Fault] = []
@@ -141,6 +144,7 @@ class Player:
         for attempt in range(self._policy.retries + 1):
             bound = asyncio.timeout(self._policy.deadline_seconds)
             try:
+                self.meter.begin()
                 async with bound:
                     played = await agent.run(ticket, sample)
             except (EngineFailed, RewardUnavailable):
@@ -153,6 +157,8 @@ class Player:
                 log.warning("%s failed (try %d): %s", name, attempt + 1, failure.message)
             else:
                 return self._sound(played, ticket, sample, name), None
+            finally:
+                self.meter.end()
         return _without_answer(ticket, sample, StopReason.FAILED, failure), fault
 
     def _sound(self, row: Trajectory, ticket: Ticket, sample: int, name: str) -> Trajectory:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
 import attrs
@@ -14,9 +15,10 @@ from hexpo.application.ports.training import TrainingEngine
 from hexpo.application.residency import Residency
 from hexpo.application.timing import Stopwatch
 from hexpo.domain.advantages.report import group_report
-from hexpo.domain.batch import Sequences
+from hexpo.domain.batch import Batch, Sequences
 from hexpo.domain.batch.assemble import Shaping, assemble
 from hexpo.domain.correction.metrics import off_policy
+from hexpo.domain.distillation.teachers import Routing
 from hexpo.domain.estimators import Estimator
 from hexpo.domain.masks.stored import KEPT
 from hexpo.domain.metrics import Measure, Metrics, merge, total
@@ -65,6 +67,8 @@ class Recipe:
     """Token columns of each optimizer step, made before its first use: masks (`kept`), choices."""
     scorers: Mapping[str, Scorer] = attrs.field(factory=dict)
     """Who provides each scored column (`old`, `reference`, `value`, `teacher`, ...)."""
+    routing: Routing | None = None
+    """Which teacher each row has; None: nothing in the run has one."""
 
     @property
     def token_columns(self) -> frozenset[str]:
@@ -134,27 +138,43 @@ class Learner:
         came alone or with the rest of the batch; baselines and coefficients move at `close`.
         """
         chosen = self._settings
-        batch, metrics = assemble(
-            groups, mask_cut=chosen.mask_cut, components=chosen.components, shaping=chosen.shaping
+        batch, metrics = await asyncio.to_thread(  # a tenth of a second for a million tokens
+            assemble,
+            groups,
+            mask_cut=chosen.mask_cut,
+            components=chosen.components,
+            shaping=chosen.shaping,
         )
-        rows, parts = batch.sequences, [metrics, self.moving.metrics()]
-        parts.append(_report(rows))
+        lesson.metrics += [metrics, self.moving.metrics(), _report(batch.sequences)]
+        lesson.metrics += await self._train(batch, watch)
+        lesson.rows.append(batch.sequences)
+        lesson.tallies.append(await asyncio.to_thread(tally, batch))
+
+    async def fit(self, batch: Batch, watch: Stopwatch) -> Learnt:
+        """Train on given answers and publish. Nothing moves from step to step.
+
+        Raises: NonFinite: an engine skipped too many optimizer steps in a row.
+        """
+        metrics = await self._train(batch, watch)
+        return Learnt(version=await self._roles[POLICY].engine.publish(), metrics=merge(metrics))
+
+    async def _train(self, batch: Batch, watch: Stopwatch) -> list[Metrics]:
+        """Columns, advantages and optimizer steps of a batch."""
+        rows, chosen = self._routed(batch.sequences), self._settings
         self._store.put(batch)
         try:
             with watch("score"):
-                parts += await self._score(rows)
+                parts = await self._score(rows)
             rows, estimated = await self._estimate(rows)
             steps = [await self._choose(part) for part in _cut(rows, chosen.updates)]
-            parts += [estimated, self._off_policy(rows)]
+            parts += [estimated, self._off_policy(rows), *map(self._counted, steps)]
             with watch("train"):
                 for _ in range(chosen.passes):
                     for step in steps:
                         parts += [await self._update(name, step) for name in self._roles]
         finally:
             self._store.drop(rows.ids)
-        lesson.rows.append(rows)
-        lesson.metrics += parts
-        lesson.tallies.append(tally(batch))
+        return parts
 
     async def close(self, lesson: Lesson) -> Learnt:
         """Publish what was learnt."""
@@ -196,16 +216,33 @@ class Learner:
         """The rows of an optimizer step, with the token columns that belong to it."""
         for choice in self._recipe.choices:
             await self._roles[POLICY].engine.compute(step, choice)
-        if self._narrows:
-            kept_T = self._store.get(step.ids, [KEPT])[KEPT]
-            owner_T = torch.repeat_interleave(step.lengths)
-            return step.with_columns(kept=row_counts(owner_T[kept_T], rows=len(step)))
-        return step
+        if not self._masks:
+            return step
+        stored, owner_T = (
+            self._store.get(step.ids, self._masks),
+            torch.repeat_interleave(step.lengths),
+        )
+        return step.with_columns(
+            **{mask: row_counts(owner_T[stored[mask]], rows=len(step)) for mask in self._masks}
+        )
+
+    @property
+    def _masks(self) -> list[str]:
+        """Those of the policy's terms that choices made."""
+        terms = self._roles[POLICY].objective.terms
+        return sorted({term.mask for term in terms} - {"trained"})
 
     @property
     def _narrows(self) -> bool:
-        policy = self._roles[POLICY].objective
-        return any(term.mask == KEPT for term in policy.terms)
+        return KEPT in self._masks
+
+    def _counted(self, step: Sequences) -> Metrics:
+        """Tokens that each mask left."""
+        return {f"tokens/{mask}": total(float(step[mask].sum())) for mask in self._masks}
+
+    def _routed(self, rows: Sequences) -> Sequences:
+        routing = self._recipe.routing
+        return rows if routing is None else rows.with_columns(taught_by=routing.of(rows["role"]))
 
     def _off_policy(self, rows: Sequences) -> Metrics:
         """How far the sampler was from the proximal policy, and what the masks took."""

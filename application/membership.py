@@ -85,6 +85,12 @@ class Member:
             self._busy += _now() - self._changed
             self.idle.set()
 
+    def release(self) -> None:
+        """Whoever waits for its answers waits no longer."""
+        now = _now()
+        for running in self.running:
+            running.bound.reschedule(now)
+
     def usage(self) -> Usage:
         """Since the last call; the first one, since its first request."""
         now = _now()

@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 
 from hexpo.application.dispatch import Desk
-from hexpo.application.fanning import Fan, Missed, agreed
+from hexpo.application.fanning import Fan, Missed, agreed, because, never
 from hexpo.application.leasing import Lease
 from hexpo.application.membership import Member, Standing, Usage, shares
 from hexpo.application.ports.rollout import (
@@ -32,10 +32,6 @@ from hexpo.domain.errors import EngineFailed, NotEnough, WrongValue
 from hexpo.domain.metrics import Measure, latest, total
 
 log = logging.getLogger(__name__)
-
-
-def _never(error: BaseException) -> bool:
-    return False
 
 
 @attrs.frozen(kw_only=True)
@@ -65,7 +61,7 @@ class Replicas:
         settings: ReplicaSettings = ReplicaSettings(),
         *,
         readers: Mapping[str, Sequence[str]] | None = None,
-        is_consequence: Callable[[BaseException], bool] = _never,
+        is_consequence: Callable[[BaseException], bool] = never,
     ) -> None:
         """Args: engines: by the name that logs and errors give them.
         readers: names of each replica's receivers; its own name where none are given.
@@ -84,6 +80,7 @@ class Replicas:
         self._turn = asyncio.Lock()  # held from pause to resume, and while one catches up
         self._paused: list[Member] | None = None
         self._errands: set[asyncio.Task[None]] = set()
+        self._pulse: asyncio.Task[None] | None = None
         self._closed = False
         self._update: Update | None = None
         self._version = max(engine.version for engine in engines.values())
@@ -131,8 +128,14 @@ class Replicas:
 
     async def generate(self, request: Request) -> Generation:
         """From the session's replica, else the least loaded. A request whose replica is fenced
-        goes on at another one. Raises EngineFailed: too few are left; names all."""
-        return await self._desk.answer(request)
+        goes on at another one; one that is given up makes them say that they live. Raises
+        EngineFailed: too few are left; names all."""
+        try:
+            return await self._desk.answer(request)
+        except asyncio.CancelledError:
+            if self._paused is None and (self._pulse is None or self._pulse.done()):
+                self._pulse = self._errand(self._feel())
+            raise
 
     def stream(self, request: Request) -> AsyncIterator[Chunk]:
         """From one replica. Raises EngineFailed, too, where that one fails: a stream stays."""
@@ -175,13 +178,13 @@ class Replicas:
     # Updates
 
     async def pause(self, mode: PauseMode) -> None:
-        """All but leased and fenced ones, side by side. A drain takes as long as the longest
-        answer, everything else is bounded."""
+        """All but leased and fenced ones, side by side, each within the bound. A drain takes as
+        long as the longest answer of a replica that says that it lives."""
         if self._paused is None:
             await self._turn.acquire()
             self._paused = self._updated()
-        bound = None if mode is PauseMode.DRAIN else self._settings.call_seconds
-        await self._do(self._updated(), "pause", lambda engine: engine.pause(mode), bound)
+        missed = Missed.WAIT if mode is PauseMode.DRAIN else Missed.FENCE
+        await self._do(self._updated(), "pause", lambda engine: engine.pause(mode), missed=missed)
 
     async def resume(self) -> None:
         """All that were paused. Those that came back with this version serve from here on."""
@@ -294,13 +297,13 @@ class Replicas:
         members: Sequence[Member],
         what: str,
         call: Callable[[RolloutEngine], Coroutine[Any, Any, Any]],
-        seconds: float | None = -1.0,
+        seconds: float | None = None,
         *,
         missed: Missed = Missed.FENCE,
     ) -> dict[Member, Any]:
         if self._closed:
             raise EngineFailed("the rollout replicas are closed")
-        bound = self._settings.call_seconds if seconds == -1.0 else seconds
+        bound = self._settings.call_seconds if seconds is None else seconds
         done = await self._fan.out(members, what, call, bound, missed=missed)
         self._require_living()
         return done
@@ -314,7 +317,7 @@ class Replicas:
         for desk in (self._desk, *self._leases):
             desk.shut(member)
             if not len(desk) and desk is not self._desk:
-                desk.fail(_because(f"no leased replica is left: {error}", error))
+                desk.fail(because(f"no leased replica is left: {error}", error))
         self._errand(self._evacuate(member))
         living = len(self._members) - len(self._fenced)
         if living < max(1.0, self._settings.least_share * len(self._members)):
@@ -327,11 +330,11 @@ class Replicas:
             f"{len(self._fenced)} of {len(self._members)} rollout replicas failed and a share of"
             f" {self._settings.least_share:g} must live; in order: {causes}"
         )
-        return _because(str(error), next(iter(self._fenced.values())))
+        return because(str(error), next(iter(self._fenced.values())))
 
     def _require_living(self) -> None:
         if self._desk.broken is not None:
-            raise _because(str(self._desk.broken), self._desk.broken.__cause__)
+            raise because(str(self._desk.broken), self._desk.broken.__cause__)
 
     async def _evacuate(self, member: Member) -> None:
         """What runs in a fenced replica returns with what it has, or without it."""
@@ -343,9 +346,7 @@ class Replicas:
         except Exception as error:  # noqa: BLE001  it is fenced: nothing that it says counts
             log.info("replica %s gave nothing back (%s)", member.name, error)
             await asyncio.sleep(0)
-        now = asyncio.get_running_loop().time()
-        for running in member.running:
-            running.bound.reschedule(now)
+        member.release()
 
     async def _return(self, member: Member, *, loaded: bool = True) -> None:
         """After a lease or a readmission: load the present version, or wait for the next one."""
@@ -373,21 +374,24 @@ class Replicas:
             [] if member.is_fenced else one, "resume", lambda e: e.resume(), bounds.call_seconds
         )
 
+    async def _feel(self) -> None:
+        """A deadline passed: whoever hangs is found now, not at the next update."""
+        if not len(self._desk):  # it passed in the queue: those that return wait for a version
+            self._desk.fail(EngineFailed("no rollout replica serves, so no version can follow"))
+        bound = self._settings.call_seconds
+        await self._fan.out(self._updated(), "answer", lambda e: e.interrupt(()), bound)
+
     async def _close(self, member: Member) -> None:
         try:
             async with asyncio.timeout(self._settings.call_seconds):
                 await member.engine.close()
         except (EngineFailed, TimeoutError) as error:
             log.warning("replica %s did not close: %s", member.name, error)
+        member.release()  # whoever waits for one that hangs
 
-    def _errand(self, work: Coroutine[Any, Any, None]) -> None:
+    def _errand(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Work that nobody waits for; `close` does."""
         task = asyncio.get_running_loop().create_task(work)
         self._errands.add(task)
         task.add_done_callback(self._errands.discard)
-
-
-def _because(message: str, cause: BaseException | None) -> EngineFailed:
-    error = EngineFailed(message)
-    error.__cause__ = cause
-    return error
+        return task

@@ -12,10 +12,13 @@ from collections.abc import Callable, Iterable
 
 import attrs
 
+from hexpo.application.curriculum import Curriculum
 from hexpo.application.grading import Player
+from hexpo.application.occupancy import Occupancy
 from hexpo.application.ports.prompts import Position, PromptSource
+from hexpo.application.turns import Meter
 from hexpo.domain.errors import RewardUnavailable
-from hexpo.domain.metrics import Metrics, mean_of, merge
+from hexpo.domain.metrics import Metrics, latest, mean_of, merge
 from hexpo.domain.schedule import (
     Dropped,
     Gate,
@@ -76,13 +79,16 @@ class Rollouts:
         judge: Callable[[Group], Reason | None] = unscored,
         refill_budget: int = 64,
         filter_budget: int = 0,
+        curriculum: Curriculum | None = None,
     ) -> None:
         """Args: judge: why a finished group should be dropped and replaced, if it should.
         refill_budget: groups that one batch may drop; more is an error that says so.
         filter_budget: groups that one batch may ask for in place of filtered ones; when it is
             spent the batch stays smaller (K7). Where it would be empty, further rounds are asked
-            for, within the refill budget."""
-        self.source, self.gate = source, gate
+            for, within the refill budget.
+        curriculum: passes over some of `source`'s rows; it learns from every finished group."""
+        self.source, self.gate = source if curriculum is None else curriculum, gate
+        self.curriculum = curriculum
         self._player, self._samples = player, samples
         self._judge, self._refill_budget = judge, refill_budget
         self._filter_budget = filter_budget
@@ -94,12 +100,29 @@ class Rollouts:
         self._passed = self._taken = 0
         self._tasks: asyncio.TaskGroup | None = None
         self._changed = asyncio.Event()
+        self._occupancy = Occupancy()
         self._reported = gate.ledger
 
     @property
     def in_flight(self) -> tuple[InFlight, ...]:
         """Admitted and not settled, oldest first: part of a checkpoint."""
         return tuple(self._in_flight[number] for number in sorted(self._in_flight))
+
+    @property
+    def meter(self) -> Meter:
+        """Answers that are being played."""
+        return self._player.meter
+
+    def ready(self) -> tuple[int, int]:
+        """Finished groups that the order lets through now, one after the other, and how many a
+        batch still needs."""
+        window, finished = self.gate.plan.window, self._finished
+        if window is None:
+            return len(finished), self.gate.wanted
+        first = min((n for n in self._in_flight if n not in finished), default=None)
+        if first is None:
+            return len(finished), self.gate.wanted
+        return sum(number < first + window for number in finished), self.gate.wanted
 
     def restore(self, gate: Gate, in_flight: Iterable[InFlight]) -> None:
         """Go on from a checkpoint: what was in flight is issued again, under its old number and
@@ -157,6 +180,8 @@ class Rollouts:
                     return None
                 continue
             group = self._finished.pop(number)
+            if self.curriculum is not None:
+                self.curriculum.learn(group)
             reason = self._judge(group)
             del self._in_flight[number]
             if reason is None:
@@ -209,6 +234,8 @@ class Rollouts:
         """Admissions, ages and drops since the last call, and how the last batch was filled.
 
         `bias/passed`: older groups still alive, a trained group: 0 where nobody is favoured (F3).
+        `busy/rollouts`: share of the time in which a group was being played. `queue/groups`: whole
+        ones that wait to be trained.
         """
         earlier, self._reported = self._reported, self.gate.ledger
         taken, self._taken = self._taken, 0
@@ -218,6 +245,9 @@ class Rollouts:
             **measures(self.gate.ledger, earlier),
             **merge(refill.metrics for refill in refills),
             "bias/passed": mean_of(passed_by, taken),
+            **(self.curriculum.metrics() if self.curriculum is not None else {}),
+            "busy/rollouts": self._occupancy.share(),
+            "queue/groups": latest(float(len(self._finished))),
         }
 
     def _issue(self, wanted: InFlight, tasks: asyncio.TaskGroup) -> None:
@@ -232,11 +262,13 @@ class Rollouts:
         self._plays[ticket.number] = play
 
     async def _play(self, ticket: Ticket) -> None:
-        group = await self._player.play(ticket)
+        with self._occupancy.work():
+            group = await self._player.play(ticket)
         self._plays.pop(ticket.number, None)
         if self.gate.is_alive(ticket.number):  # else it was dropped as stale meanwhile
             self._finished[ticket.number] = group
             self._changed.set()
+            self.meter.changed.set()
 
     async def _change(self, stop: asyncio.Event | None) -> bool:
         """Wait until a group is finished or `stop` is set; False for the latter."""

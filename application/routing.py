@@ -6,6 +6,10 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
+SLACK = 4
+"""Requests that a replica with a session's prefix may have more than the least loaded one. Answers
+to one prompt are alike in length: kept together, they make one replica late for all the others."""
+
 
 class LeastLoaded(Generic[T]):
     """Members in buckets of equal load. A load changes by one, so the least one is found again by
@@ -37,8 +41,17 @@ class LeastLoaded(Generic[T]):
         """Its load grew or fell. Nothing where it does not take part."""
         load = self._loads.get(member)
         if load is not None:
-            del self._buckets[load][member]
-            self._place(member, load + change)
+            self.place(member, load + change)
+
+    def place(self, member: T, load: int) -> None:
+        """A member that takes part has so much to do now."""
+        del self._buckets[self._loads[member]][member]
+        self._place(member, load)
+
+    def has_room(self, member: T, *, slack: int) -> bool:
+        """Whether a member takes part and has at most `slack` more to do than the least loaded."""
+        load = self._loads.get(member)
+        return load is not None and load - self._loads[self.least()] <= slack
 
     def least(self) -> T:
         """The member with the least to do. Raises LookupError: there is none."""

@@ -30,11 +30,14 @@ class Stopwatch:
         finally:
             self._parts[part] = self._parts.get(part, 0.0) + self._clock() - began
 
+    def busy(self) -> float:
+        """Seconds in which the trainer's devices have computed."""
+        return sum(self._parts.get(name, 0.0) for name in BUSY)
+
     def metrics(self) -> dict[str, Measure]:
         """`time/<part>` of every part and `time/step`, in seconds."""
         parts = {f"time/{name}": total(seconds) for name, seconds in self._parts.items()}
         whole = self._clock() - self._began
-        busy = sum(self._parts.get(name, 0.0) for name in BUSY)
         # A step of no time was busy with nothing (R3).
-        share = mean_of(busy, whole) if whole > 0 else mean_of(0.0, 1.0)
+        share = mean_of(self.busy(), whole) if whole > 0 else mean_of(0.0, 1.0)
         return {**parts, "time/step": total(whole), "busy/trainer": share}

@@ -21,18 +21,20 @@ from hexpo.application.flow import Pauses
 from hexpo.application.learning import Learner, Learnt, Lesson
 from hexpo.application.ports.checkpoints import CheckpointStore
 from hexpo.application.ports.rollout import RolloutEngine
-from hexpo.application.ports.tracker import Tracker
+from hexpo.application.ports.tracker import Sample, Tracker
 from hexpo.application.ports.transfer import WeightTransfer
 from hexpo.application.residency import Residency
 from hexpo.application.rollouts import Rollouts
 from hexpo.application.samples import sample_of
 from hexpo.application.tasks import first_failure
 from hexpo.application.timing import Stopwatch
+from hexpo.application.turns import Rule, Turns
 from hexpo.application.validation import Validation
 from hexpo.domain.errors import WrongValue
 from hexpo.domain.metrics import Metrics, merge, values
 from hexpo.domain.schedule.capacity import cut_evenly
 from hexpo.domain.schedule.residency import Phase
+from hexpo.domain.schedule.switching import should_train
 from hexpo.domain.trajectory import Group
 
 log = logging.getLogger(__name__)
@@ -93,8 +95,10 @@ class Trainer:
         residency: Residency | None = None,
         probe: Probe | None = None,
         gauges: Callable[[], Metrics] = dict,
+        rule: Rule = should_train,
     ) -> None:
         """Args: residency: who gives way to whom on shared devices; None: nothing is shared.
+        rule: when shared devices stop generating, where they may generate ahead.
         probe: compares the engines with the trainer, as often as the schedule says.
         gauges: what else is read once a step: the replicas' busy shares."""
         self._schedule, self._rollouts, self._learner = schedule, rollouts, learner
@@ -103,7 +107,7 @@ class Trainer:
         self._validation = Validation(evaluator, tracker)
         self._residency, self._probe = residency or Residency(), probe
         self._gauges = gauges
-        self._pauses = Pauses()
+        self._pauses, self._turns = Pauses(), Turns(rollouts.meter, rule)
         if schedule.parts > 1 and self._residency.takes_turns:
             raise WrongValue(
                 f"a batch cannot be trained in {schedule.parts} parts on devices that generation"
@@ -112,6 +116,7 @@ class Trainer:
         self._stop = asyncio.Event()
         self._step = 0
         self._saved: int | None = None
+        self._saving: asyncio.Task[None] | None = None
         self._progress = Progress.of(0, rollouts, learner)
         self._history: list[dict[str, float]] = []
 
@@ -158,7 +163,8 @@ class Trainer:
                 if self._stop.is_set():
                     self._validation.cancel()
                 await self._validation.flush()
-                await self._save()
+                await self._save(tasks)
+                await self._written()
             finally:
                 feed.cancel()
 
@@ -176,13 +182,7 @@ class Trainer:
         self._step += 1
         self._rollouts.published(learnt.version)
         self._progress = Progress.of(self._step, self._rollouts, self._learner)
-        self._tracker.samples(
-            [
-                sample_of(row, step=self._step, phase="train")
-                for group in groups
-                for row in group.rows
-            ]
-        )
+        self._tracker.samples(await asyncio.to_thread(_samples, groups, self._step))
         self._report(
             [learnt.metrics, sent, self._rollouts.metrics(), watch.metrics(), self._gauges()]
         )
@@ -191,7 +191,7 @@ class Trainer:
             self._rollouts.close()
         await self._evaluate(tasks, last=last)
         if _due(self._step, self._schedule.save_every):
-            await self._save()
+            await self._save(tasks)
         # Only now are the freed slots filled: an evaluation and a save see an engine at rest when
         # nothing may run ahead, so that an on-policy run can be repeated bit for bit.
         if not last:
@@ -205,11 +205,19 @@ class Trainer:
             if parts:
                 await self._learner.add(lesson, parts[-1], watch)
             with watch("wait"):
+                if self._chooses_turns:
+                    await self._turns.over(self._rollouts.ready, self._stop)
                 part = await self._rollouts.take(None if parts else self._stop, most=most)
             if part is None:
                 return []
             parts.append(part)
         return parts
+
+    @property
+    def _chooses_turns(self) -> bool:
+        """Devices are shared, and generation may go on when a batch is complete."""
+        numbers = self._rollouts.gate.plan
+        return self._residency.takes_turns and numbers.capacity > numbers.groups
 
     async def _learn(
         self, lesson: Lesson, groups: Sequence[Group], watch: Stopwatch
@@ -222,6 +230,7 @@ class Trainer:
         async with AsyncExitStack() as paused:
             pause = self._pauses.during(self._rollout, mode)
             if self._residency.takes_turns:
+                paused.enter_context(self._turns.away(watch.busy))
                 with watch("switch"):
                     await paused.enter_async_context(pause)
             async with self._residency.phase(Phase.TRAIN) as turn:
@@ -267,11 +276,30 @@ class Trainer:
         self._pauses.metrics()  # that pause is no step's
         log.info("resumed at step %d", progress.step)
 
-    async def _save(self) -> None:
+    async def _save(self, tasks: asyncio.TaskGroup) -> None:
+        """Begin a checkpoint, after the one before: training goes on when engines are read."""
         if self._saved == self._step:
             return
-        await save(self._checkpoints, self._progress, learner=self._learner)
+        await self._written()
+        taken = asyncio.Event()
+        saving = save(self._checkpoints, self._progress, learner=self._learner, taken=taken.set)
+        self._saving = tasks.create_task(saving, name="checkpoint")
+        waiting = asyncio.ensure_future(taken.wait())
+        try:
+            await asyncio.wait([self._saving, waiting], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
         self._saved = self._step
+
+    async def _written(self) -> None:
+        """Wait for the checkpoint that is being written."""
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            await saving
+
+
+def _samples(groups: Sequence[Group], step: int) -> list[Sample]:
+    return [sample_of(row, step=step, phase="train") for group in groups for row in group.rows]
 
 
 def _due(step: int, every: int) -> bool:

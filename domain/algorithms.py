@@ -15,7 +15,7 @@ from hexpo.domain.distillation.catalogue import DISTILLATIONS
 from hexpo.domain.kl.catalogue import KL_ESTIMATORS
 from hexpo.domain.losses.catalogue import LOSSES, TERMS
 from hexpo.domain.masks.catalogue import CHOICES, GATES, MASKS
-from hexpo.domain.preference.catalogue import PREFERENCES
+from hexpo.domain.preference.catalogue import FITTED
 from hexpo.domain.shaping.catalogue import SHAPINGS
 
 CATALOGUES: Mapping[str, Mapping[str, Entry]] = MappingProxyType(
@@ -25,7 +25,7 @@ CATALOGUES: Mapping[str, Mapping[str, Entry]] = MappingProxyType(
         "term": TERMS,
         "KL estimator": KL_ESTIMATORS,
         "distillation": DISTILLATIONS,
-        "preference": PREFERENCES,
+        "fit": FITTED,
         "shaping": SHAPINGS,
         "weight": WEIGHTS,
         "mask": MASKS,

@@ -15,8 +15,11 @@ from hexpo.domain.errors import WrongBatch
 _ROWS, _COLUMNS = 64, 1021
 """Words of a block: half a megabyte, so that the second pass over it finds it in the cache. An odd
 length of rows lets a flip of all signs change their sums."""
+_BLOCKS_HERE = 4
 _BLOCKS_ELSEWHERE = 4096
-"""Blocks at once on a device that is not the processor."""
+"""Blocks at once on the processor, and on another device."""
+_NO_TAIL = 0x9E3779B97F4A7C15
+"""The sum of no byte behind the last word."""
 
 
 @attrs.frozen(kw_only=True)
@@ -75,9 +78,10 @@ def sum_of(tensor: Tensor) -> int:
     """The 64-bit sum of one tensor's bytes; equal for equal bytes on every device."""
     flat_B = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
     whole = flat_B.numel() // 8 * 8
-    total = _tail(flat_B[whole:])
+    has_tail = whole != flat_B.numel()
+    total = _tail(flat_B[whole:]) if has_tail else _NO_TAIL
     if whole:
-        aligned_B = flat_B[:whole]
+        aligned_B = flat_B[:whole] if has_tail else flat_B
         if aligned_B.storage_offset() % 8:
             aligned_B = aligned_B.clone()
         total += _words(aligned_B.view(torch.int64))
@@ -86,17 +90,17 @@ def sum_of(tensor: Tensor) -> int:
 
 def _tail(bytes_B: Tensor) -> int:
     """Of the last bytes that are no whole word; a 1 is set behind them."""
-    return int.from_bytes(bytes([*bytes_B.tolist(), 1]), "little") * 0x9E3779B97F4A7C15
+    return int.from_bytes(bytes([*bytes_B.tolist(), 1]), "little") * _NO_TAIL
 
 
 def _words(words_W: Tensor) -> int:
     block, device = _ROWS * _COLUMNS, words_W.device
     whole = words_W.numel() // block * block
     blocks_BRC = words_W[:whole].view(-1, _ROWS, _COLUMNS)
-    at_once = 2 if device.type == "cpu" else _BLOCKS_ELSEWHERE
+    at_once = _BLOCKS_HERE if device.type == "cpu" else _BLOCKS_ELSEWHERE
     parts = [
         torch.cat([part.sum(2), part.sum(1)], 1).view(-1)
-        for part in torch.split(blocks_BRC, at_once)
+        for part in (torch.split(blocks_BRC, at_once) if whole else ())
     ]
     rest_W = words_W[whole:]
     even = rest_W.numel() // _COLUMNS * _COLUMNS

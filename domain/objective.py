@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -17,12 +18,23 @@ from hexpo.domain.metrics import Measure, mean_of, total
 from hexpo.domain.ragged import row_means
 from hexpo.domain.signature import Needs, needs_of
 
-HEAD_STATISTICS = frozenset({"policy", "entropy", "prediction", "policy_topk", "mtp"})
+KEPT_IDS: Mapping[str, str] = MappingProxyType(
+    {"policy_topk": "teacher_ids", "policy_reference_topk": "reference_ids"}
+)
+"""Head statistics (T, K), log-probs that the policy gives to kept ids; and the ids' columns."""
+
+WHOLE = frozenset({"policy_logprobs", "reference_logprobs"})
+"""Head statistics (T, V): whole distributions. They exist for a chunk of tokens at a time."""
+
+DISTRIBUTIONS = WHOLE | KEPT_IDS.keys()
+"""Head statistics with an axis of ids."""
+
+HEAD_STATISTICS = DISTRIBUTIONS | {"policy", "entropy", "prediction", "mtp"}
 """Columns that the model's last step makes for the current model, with their gradients.
 
 `prediction` is the scalar of a critic or a reward model, `policy_topk` (T, K) the log-probs that
-the policy gives to the ids that a teacher kept, `mtp` the log-prob of a multi-token head. An
-engine refuses those that it cannot make.
+the policy gives to the ids that a teacher kept, `reference_logprobs` (T, V) the reference's, a
+constant, `mtp` the log-prob of a multi-token head. An engine refuses those that it cannot make.
 """
 
 
@@ -75,6 +87,15 @@ class Factor:
 
 
 @attrs.frozen(kw_only=True)
+class Split:
+    """Whose tokens a term's metrics are reported for apart: those of each teacher."""
+
+    column: str
+    """Int64 token column; n at a token of the n-th of `names`."""
+    names: tuple[str, ...]
+
+
+@attrs.frozen(kw_only=True)
 class Term:
     """One summand."""
 
@@ -91,16 +112,21 @@ class Term:
     """Divisor of `seq-mean-token-sum-norm`, in tokens."""
     factors: tuple[Factor, ...] = ()
     """Weights and gates; a row's number takes the mean over the row's tokens."""
+    split: Split | None = None
+    """Further metrics of parts of the tokens; token units only."""
 
     def __attrs_post_init__(self) -> None:
         if self.factors and self.loss.unit is Unit.PAIR:
             raise WrongValue(f"term {self.name!r} has pairs, which take no weights or gates")
+        if self.split is not None and self.loss.unit is not Unit.TOKEN:
+            raise WrongValue(f"term {self.name!r} is no term of tokens, so it has no parts of them")
 
     @property
     def token_columns(self) -> frozenset[str]:
-        """Token columns of the loss and of its factors."""
+        """Token columns of the loss, of its factors and of the split."""
         parts: tuple[Loss | Factor, ...] = (self.loss, *self.factors)
-        return frozenset(name for part in parts for name in part.needs.tokens)
+        names = frozenset(name for part in parts for name in part.needs.tokens)
+        return names if self.split is None else names | {self.split.column}
 
     @property
     def sequence_columns(self) -> frozenset[str]:
@@ -121,6 +147,7 @@ class Objective:
         """Stored token columns that the terms read, masks included."""
         names = {name for term in self.terms for name in term.token_columns}
         names |= {term.mask for term in self.terms}
+        names |= {KEPT_IDS[name] for name in names & KEPT_IDS.keys()}
         if "old" in names and self.proximal is not Proximal.STORED:
             names.discard("old")
             if self.proximal is Proximal.BEHAVIOUR:
@@ -146,6 +173,19 @@ class Objective:
             term.loss.unit is Unit.TOKEN and "owner" not in term.token_columns
             for term in self.terms
         )
+
+    @property
+    def compares(self) -> tuple[int, ...]:
+        """Places of the terms that read distributions."""
+        return tuple(
+            place for place, term in enumerate(self.terms) if term.token_columns & DISTRIBUTIONS
+        )
+
+    def take(self, places: Sequence[int], rows: Sequences) -> tuple[Objective, Sequences]:
+        """Some of the terms, and weighed rows with the weights of these terms."""
+        terms = tuple(self.terms[place] for place in places)
+        weights = rows["weights"][:, list(places)]
+        return attrs.evolve(self, terms=terms), rows.with_columns(weights=weights)
 
     def weigh(self, step: Sequences) -> Sequences:
         """The table of the whole optimizer step with `weights` (S, terms) float64: to be called
@@ -215,6 +255,7 @@ def _evaluate(
     arguments = _arguments(term, term.loss.needs, columns, sequences, keep_T)
     weights = _unit_weights(term, weights_S, owner_T, sequences)
     counted = weights > 0  # a dead row is left out, whatever its columns hold (A3, A4)
+    parts = _parts(term, columns, keep_T)
     value, metrics = None, dict[str, Measure]()
     if term.coefficient != 0:
         terms = term.loss.function(**arguments, **term.loss.options)
@@ -227,13 +268,32 @@ def _evaluate(
             terms = torch.where(factor_T == 0, 0.0, terms * factor_T)
         value = aggregate(terms[counted], weights=weights[counted])
         metrics[f"loss/{term.name}"] = total(float(value.detach()))
+        for name, is_part in parts.items():
+            share = terms.detach()[is_part] * weights[is_part]
+            metrics[f"loss/{term.name}/{name}"] = total(float(share[counted[is_part]].sum()))
     if term.loss.measures is not None:
         with torch.no_grad():
             measured = term.loss.measures(**arguments, **term.loss.options)
         for name, units in measured.items():
-            units = units[counted].detach()
-            metrics[f"{term.name}/{name}"] = mean_of(float(units.sum()), units.numel())
+            units = units.detach()
+            metrics[f"{term.name}/{name}"] = _mean(units[counted])
+            for part, is_part in parts.items():
+                metrics[f"{term.name}/{part}/{name}"] = _mean(units[counted & is_part])
+    for part, is_part in parts.items():
+        metrics[f"{term.name}/{part}/tokens"] = total(int((counted & is_part).sum()))
     return value, metrics
+
+
+def _mean(units: Tensor) -> Measure:
+    return mean_of(float(units.sum()), units.numel())
+
+
+def _parts(term: Term, columns: Mapping[str, Tensor], keep_T: Tensor) -> dict[str, Tensor]:
+    """Which of the term's tokens belong to each name of its split."""
+    if term.split is None:
+        return {}
+    which = columns[term.split.column][keep_T]
+    return {name: which == place for place, name in enumerate(term.split.names)}
 
 
 def _unit_weights(term: Term, weights_S: Tensor, owner_T: Tensor, sequences: Sequences) -> Tensor:

@@ -70,8 +70,9 @@ WHERE: Mapping[str, str] = MappingProxyType(
         "KL estimator": "Chosen by `algorithm.kl`. `algorithm.controllers` may move its coefficient"
         " (`adaptive_kl`: `target`, `horizon`) and that of the entropy bonus (`adaptive_entropy`:"
         " `target`, `step`, `lowest`, `highest`).",
-        "distillation": "Terms that draw to a teacher, chosen by `algorithm.terms`.",
-        "preference": "Terms of pairs of answers; for the library: no run feeds them yet.",
+        "distillation": "Terms that draw to a teacher, chosen by `algorithm.terms`; see"
+        " [Distillation](distillation.md).",
+        "fit": "What `algorithm.loss` names in `hexpo fit`, which learns from given answers.",
         "shaping": "Chosen by `algorithm.shaping`: added to the score that estimators see, beside"
         " what was graded.",
         "weight": "Chosen by `algorithm.correction`: they multiply the policy's loss, and no"

@@ -13,17 +13,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from hexpo.application.chat import Conversation
 from hexpo.application.evaluate import EvaluationReport
 from hexpo.application.export import ENGINE, export, write_model
-from hexpo.application.train import RunReport
+from hexpo.application.fit import Fit, FitReport
+from hexpo.application.train import RunReport, Trainer
 from hexpo.domain.errors import ConfigurationError
 from hexpo.infrastructure import runs
-from hexpo.infrastructure.config import check
+from hexpo.infrastructure.config import check, fitting
 from hexpo.infrastructure.config.load import Resolved, load, write
 from hexpo.infrastructure.config.schema import RunConfig
 from hexpo.infrastructure.config.structure import plain
@@ -32,6 +33,8 @@ from hexpo.infrastructure.container import Container, container_of
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+R = TypeVar("R", RunReport, FitReport)
 
 Source = RunConfig | Path | str | Mapping[str, Any]
 """A typed configuration, a YAML file, or its content."""
@@ -46,6 +49,7 @@ class Run:
         self.container: Container = container_of(resolved.config, folder, console=console)
         self._stop_asked = False
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._running: Trainer | Fit | None = None
 
     @property
     def config(self) -> RunConfig:
@@ -55,6 +59,10 @@ class Run:
     def train(self) -> RunReport:
         """Train to the end, from the newest checkpoint if there is one. See `train_async`."""
         return _block(self.train_async())
+
+    def fit(self) -> FitReport:
+        """Learn from given answers, from the newest checkpoint if there is one. See `fit_async`."""
+        return _block(self.fit_async())
 
     def evaluate(self) -> EvaluationReport:
         """Measure held-out prompts. See `evaluate_async`."""
@@ -67,8 +75,8 @@ class Run:
     def stop(self) -> None:
         """End training after the step that is being trained, and save. From any thread."""
         self._stop_asked = True
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self.container.trainer().stop)
+        if self._loop is not None and self._running is not None:
+            self._loop.call_soon_threadsafe(self._running.stop)
 
     async def train_async(self) -> RunReport:
         """Train, leave a whole run folder behind, and free everything.
@@ -77,15 +85,46 @@ class Run:
         Raises: ConfigurationError, MissingExtra, DataError, ModelError: before the first step.
             Whatever failed first, as it was raised.
         """
-        self._prepare_folder()
-        try:
+        require_use(self.config, fits=False)
+
+        async def run() -> RunReport:
             self._fail_early()
             await self.container.processes().start()
-            trainer = self.container.trainer()
-            self._loop = asyncio.get_running_loop()
-            if self._stop_asked:
-                trainer.stop()
-            report: RunReport = await trainer.run()
+            trainer: Trainer = self.container.trainer()
+            self._begin(trainer)
+            return await trainer.run()
+
+        return await self._kept(run)
+
+    async def fit_async(self) -> FitReport:
+        """Learn from given answers, leave a whole run folder behind, and free everything.
+
+        Returns: metrics of every step of this process, and of the first and last evaluation.
+        Raises: ConfigurationError, MissingExtra, DataError, ModelError: before the first step.
+            Whatever failed first, as it was raised.
+        """
+        require_use(self.config, fits=True)
+
+        async def run() -> FitReport:
+            self.container.rows()  # every row is read before a model loads
+            self.container.held_out_rows()
+            await self.container.processes().start()
+            fit: Fit = self.container.fit()
+            self._begin(fit)
+            return await fit.run()
+
+        return await self._kept(run)
+
+    def _begin(self, running: Trainer | Fit) -> None:
+        self._running, self._loop = running, asyncio.get_running_loop()
+        if self._stop_asked:
+            running.stop()
+
+    async def _kept(self, run: Callable[[], Awaitable[R]]) -> R:
+        """Run it in the run's folder, which says how it ended; everything is freed."""
+        self._prepare_folder()
+        try:
+            report = await run()
             if report.finished and self.config.checkpoint.export:
                 await self._export_model()
         except BaseException as error:
@@ -94,7 +133,7 @@ class Run:
             self._mark_end(state, error=f"{type(error).__name__}: {error}")
             raise
         finally:
-            self._loop = None
+            self._loop = self._running = None
             await self.container.opened().close()
         self._mark_end(runs.State.FINISHED if report.finished else runs.State.INTERRUPTED)
         return report
@@ -102,8 +141,9 @@ class Run:
     async def evaluate_async(self) -> EvaluationReport:
         """Measure held-out prompts with the newest checkpoint, or with the model as it is.
 
-        Raises: ConfigurationError: the run has no held-out prompts.
+        Raises: ConfigurationError: the run has no held-out prompts, or is a reward model's.
         """
+        self._require_answers()
         try:
             self._fail_early()
             if self.container.held_out_prompts() is None:
@@ -135,6 +175,7 @@ class Run:
 
     async def open_conversation(self) -> Conversation:
         """Load the newest checkpoint and start a dialogue. Call `close` in the end."""
+        self._require_answers()
         await self.container.processes().start()
         await self._load_newest()
         return Conversation(
@@ -143,6 +184,13 @@ class Run:
             sampling=self.container.evaluation_sampling(),
             seed=self.config.run.seed,
         )
+
+    def _require_answers(self) -> None:
+        if fitting.is_fit(self.config) and fitting.needs_value_head(self.config):
+            raise ConfigurationError(
+                f"algorithm.loss.name: {self.config.algorithm.loss.name} makes a reward model that"
+                " gives no answers; its export is a reward: {kind: model, options: {path: FOLDER}}"
+            )
 
     async def close(self) -> None:
         """Free what `open_conversation` made."""
@@ -197,15 +245,19 @@ def build(
     *overrides: str,
     folder: Path | str | None = None,
     console: object = None,
+    fits: bool | None = None,
 ) -> Run:
-    """A run that is ready to train: resolved, checked, and composed; nothing is loaded.
+    """A run that is ready to train or fit: resolved, checked, and composed; nothing is loaded.
 
     Args: config: see `Source`. overrides: `section.key=value`, values in YAML.
         folder: the run's folder; None makes a new one below `run.folder`.
         console: a rich console for what shows progress.
+        fits: refuse a configuration that is none of `fit` (or, false, one that is).
     Raises: ConfigurationError: every conflict at once.
     """
     resolved = resolve(config, *overrides)
+    if fits is not None:
+        require_use(resolved.config, fits=fits)
     check.require_sound(resolved.config)
     section = resolved.config.run
     home = Path(folder) if folder else runs.create(Path(section.folder), section.name)
@@ -231,6 +283,20 @@ def resolve(config: Source, *overrides: str) -> Resolved:
     """A configuration with all defaults, and where each value came from; checks only types."""
     source = plain(config) if isinstance(config, RunConfig) else config
     return load(source, overrides=overrides)
+
+
+def require_use(config: RunConfig, *, fits: bool) -> None:
+    """Raises ConfigurationError: the loss belongs to the other use case."""
+    loss = config.algorithm.loss.name
+    if fitting.is_fit(config) and not fits:
+        raise ConfigurationError(
+            f"algorithm.loss.name: {loss} learns from given answers; use hexpo fit (`Run.fit`)"
+        )
+    if fits and not fitting.is_fit(config):
+        raise ConfigurationError(
+            f"algorithm.loss.name: {loss} learns from answers that the policy gives; use hexpo"
+            " train (`Run.train`), or a loss of fit: sft, dpo, ... (see hexpo algorithms fit)"
+        )
 
 
 def _nothing_held_out() -> ConfigurationError:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from dependency_injector import containers, providers
 
-from hexpo.infrastructure import engines, learners, parts
+from hexpo.application.residency import Residency
+from hexpo.infrastructure import engines, fitting, learners, parts
 from hexpo.infrastructure.config import drawing
 from hexpo.infrastructure.config.algorithm import choices_of, estimators_of, objective_of
 from hexpo.infrastructure.config.moving import moving_of
@@ -88,10 +89,16 @@ class Container(containers.DeclarativeContainer):
         learners.make_critic, config, store, tokenizer, platform, columns, opened
     )
     teacher = providers.Singleton(
-        learners.make_teacher, config, store, tokenizer, platform, columns
+        learners.make_teacher, config, store, tokenizer, platform, columns, train_prompts
     )
     transfer = providers.Singleton(
-        engines.make_transfer, config, training, rollout, processes.provided.replicas, opened
+        engines.make_transfer,
+        config,
+        training,
+        rollout,
+        processes.provided.replicas,
+        opened,
+        host=processes.provided.host,
     )
     checkpoints = providers.Singleton(parts.make_checkpoints, config, folder)
     tracker = providers.Singleton(parts.make_tracker, config, folder, console)
@@ -135,7 +142,7 @@ class Container(containers.DeclarativeContainer):
     )
     rollouts = providers.Singleton(parts.make_rollouts, config, source, player)
     recipe = providers.Singleton(
-        learners.make_recipe, training, critic, teacher, columns, estimators, choices
+        learners.make_recipe, config, training, critic, teacher, columns, estimators, choices
     )
     learner = providers.Singleton(
         learners.make_learner,
@@ -160,6 +167,38 @@ class Container(containers.DeclarativeContainer):
         evaluator=evaluator,
         residency=residency,
         probe=probe.provider,
+    )
+
+    # Learning from given answers: nothing here makes a rollout
+    reader = providers.Singleton(fitting.make_reader, config, tokenizer)
+    rows = providers.Singleton(fitting.readable_source, config, train_prompts, reader)
+    held_out_rows = providers.Singleton(fitting.readable_source, config, held_out_prompts, reader)
+    scoring = providers.Singleton(fitting.make_scoring, config, training, store, recipe)
+    reference_point = providers.Singleton(fitting.make_reference_point, objective, scoring)
+    held_out_examples = providers.Singleton(
+        fitting.make_held_out, held_out_rows, reader, objective, scoring, reference_point
+    )
+    fit_learner = providers.Singleton(
+        learners.make_learner,
+        config,
+        training,
+        critic,
+        store,
+        objective,
+        recipe,
+        moving,
+        residency=providers.Factory(Residency),
+    )
+    fit = providers.Singleton(
+        fitting.make_fit,
+        config,
+        source=rows,
+        reader=reader,
+        learner=fit_learner,
+        checkpoints=checkpoints,
+        tracker=tracker,
+        held_out=held_out_examples,
+        reference_point=reference_point,
     )
 
 

@@ -27,6 +27,8 @@ from hexpo.domain.schedule.residency import Part, Resident
 from hexpo.domain.tolerance import TOLERANCES
 from hexpo.infrastructure import find
 from hexpo.infrastructure.config.algorithm import updates
+from hexpo.infrastructure.config.capabilities import REFERENCE
+from hexpo.infrastructure.config.fitting import is_fit, needs_value_head
 from hexpo.infrastructure.config.load import refuse
 from hexpo.infrastructure.config.schema import (
     Placement,
@@ -74,8 +76,10 @@ def as_one(replicas: Mapping[str, RemoteRollout], *, catch_up: bool = False) -> 
 def training_options(config: RunConfig, columns: frozenset[str]) -> Mapping[str, Any]:
     """The backend's options; it keeps the model before training if a column needs it."""
     options = config.training.options
+    if is_fit(config) and needs_value_head(config):
+        return {**options, "value_head": True}
     of = find.config_type("training", config.training.backend)
-    if "reference" in columns and of is not None and "reference" in attrs.fields_dict(of):
+    if columns & REFERENCE and of is not None and "reference" in attrs.fields_dict(of):
         return {**options, "reference": True}  # the objective says who is needed, not the user
     return options
 
@@ -117,14 +121,18 @@ def make_transfer(
     rollout: RolloutEngine,
     replicas: Mapping[str, RemoteRollout],
     opened: Opened,
+    *,
+    host: str,
 ) -> WeightTransfer:
-    """From the trainer to whoever generates."""
+    """From the trainer to whoever generates. Args: host: the driver's address, as they reach it."""
     kind = transfer_of(config).kind
     if kind == "shared":
         transfer: WeightTransfer = make("transfer", kind, {}, rollout=rollout)
         return transfer
-    # A leased replica reads a version later than its peers: it has to be kept.
-    options = {"buckets": 0} if kind == "shared_memory" and config.evaluation.beside else {}
+    options: dict[str, Any] = {"host": host} if kind == "collective" else {}
+    if kind == "shared_memory" and config.evaluation.beside:
+        # A leased replica reads a version later than its peers: it has to be kept.
+        options["buckets"] = 0
 
     sending: SendAndLoad = make(
         "transfer",
@@ -181,7 +189,7 @@ def make_residency(
 
     Raises: ConfigurationError: an engine cannot give its memory back.
     """
-    if config.asynchrony.placement is Placement.SEPARATE:
+    if config.asynchrony.placement is not Placement.COLOCATED:
         return Residency()
     unable = [
         f"{what} {name} cannot {verb} here"

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hexpo.adapters.models.loading import load_policy
 from hexpo.adapters.models.policy import Policy
+from hexpo.adapters.training.wire import kept_columns
 from hexpo.application.learning import POLICY, Learner, LearningSettings, Recipe, Role
 from hexpo.application.ports.platform import Platform
+from hexpo.application.ports.prompts import PromptSource
 from hexpo.application.ports.scorer import Scorer
 from hexpo.application.ports.store import RowStore
 from hexpo.application.ports.tokenizer import Tokenizer
 from hexpo.application.ports.training import TrainingEngine
 from hexpo.application.residency import Residency
+from hexpo.application.teaching import Teacher, Teachers
+from hexpo.domain.distillation.teachers import SPOKEN
 from hexpo.domain.errors import ConfigurationError
 from hexpo.domain.estimators import Estimator
 from hexpo.domain.moving import Moving
 from hexpo.domain.objective import Objective
 from hexpo.infrastructure import find
 from hexpo.infrastructure.config.algorithm import critic_objective, updates
+from hexpo.infrastructure.config.capabilities import REFERENCE
 from hexpo.infrastructure.config.correction import shaping_of
 from hexpo.infrastructure.config.load import refuse
 from hexpo.infrastructure.config.schema import (
@@ -27,7 +32,10 @@ from hexpo.infrastructure.config.schema import (
     RunConfig,
     further_model,
 )
+from hexpo.infrastructure.config.streaming import streams
 from hexpo.infrastructure.config.structure import structure
+from hexpo.infrastructure.config.teachers import routing_of, teachers_of
+from hexpo.infrastructure.find import closest
 from hexpo.infrastructure.opened import Opened
 from hexpo.infrastructure.parts import make
 
@@ -35,9 +43,10 @@ from hexpo.infrastructure.parts import make
 def columns_read(
     objective: Objective, estimators: Sequence[Estimator], choices: Sequence[Estimator]
 ) -> frozenset[str]:
-    """Token columns that anything in the run reads."""
+    """Token columns that anything in the run reads, those of the model's last step included."""
     made = (*estimators, *choices)
-    return objective.token_columns.union(*(one.needs.tokens for one in made))
+    read = objective.token_columns | objective.statistics
+    return read.union(*(one.needs.tokens for one in made))
 
 
 def make_critic(
@@ -73,14 +82,44 @@ def make_teacher(
     tokenizer: Tokenizer,
     platform: Platform,
     columns: frozenset[str],
+    prompts: PromptSource,
 ) -> Scorer | None:
-    """A frozen model that says how likely it finds the sampled ids; None where nothing asks.
+    """Frozen models that say how likely they find the ids, each for its own rows; None where
+    nothing asks.
 
-    Raises: ConfigurationError: its ids do not mean the same as the policy's (S7).
+    Raises: ConfigurationError: ids do not mean the same as the policy's (S7), or a teacher's
+        source is none of the data's (S4).
     """
-    model = further_model(config, ModelRole.TEACHER)
-    if model is None or "teacher" not in columns:
+    chosen = teachers_of(config)
+    if not chosen or not columns & SPOKEN:
         return None
+    _require_sources(chosen, prompts)
+    made = {
+        name: _teacher(config, model, store, tokenizer, platform) for name, model in chosen.items()
+    }
+    return Teachers(made, store=store)
+
+
+def _require_sources(chosen: Mapping[str, FurtherModel], prompts: PromptSource) -> None:
+    named = {source: name for name, model in chosen.items() for source in model.sources}
+    if not named:
+        return
+    there = {row.source for row in prompts.rows()}
+    for source, name in named.items():
+        if source not in there:
+            raise ConfigurationError(
+                f"teacher {name!r} has the source {source!r}, which no prompt of data.train has"
+                f"{closest(source, sorted(there))}"
+            )
+
+
+def _teacher(
+    config: RunConfig,
+    model: FurtherModel,
+    store: RowStore,
+    tokenizer: Tokenizer,
+    platform: Platform,
+) -> Teacher:
     theirs: Tokenizer = make("tokenizers", "transformers", {}, reference=model.path)
     if theirs.identity != tokenizer.identity:
         raise ConfigurationError(
@@ -92,7 +131,7 @@ def make_teacher(
     of, problems = structure(model.options, module.Config, at="models options")
     if of is None:
         raise refuse(problems)
-    teacher: Scorer = module.build_frozen(
+    teacher: Teacher = module.build_frozen(
         of,
         policy=_load(config, model, platform),
         store=store,
@@ -111,6 +150,7 @@ def _load(config: RunConfig, model: FurtherModel, platform: Platform) -> Policy:
 
 
 def make_recipe(
+    config: RunConfig,
     engine: TrainingEngine,
     critic: TrainingEngine | None,
     teacher: Scorer | None,
@@ -121,13 +161,15 @@ def make_recipe(
     """What is made of a batch, and who provides each scored column: the reference is a view of
     the trainer."""
     scorers: dict[str, Scorer] = {"old": engine, "entropy": engine, "squares": engine}
-    if "reference" in columns:
-        scorers["reference"] = engine.view("reference")
+    if columns & REFERENCE:
+        scorers |= dict.fromkeys(kept_columns("reference"), engine.view("reference"))
     if critic is not None:
         scorers["value"] = critic
+    routing = None
     if teacher is not None:
-        scorers["teacher"] = teacher
-    return Recipe(estimators=estimators, choices=choices, scorers=scorers)
+        scorers |= dict.fromkeys(kept_columns("teacher"), teacher)
+        routing = routing_of(config)
+    return Recipe(estimators=estimators, choices=choices, scorers=scorers, routing=routing)
 
 
 def make_learner(
@@ -143,10 +185,12 @@ def make_learner(
 ) -> Learner:
     """Turns a batch into the next version."""
     settings = LearningSettings(
-        updates=config.training.updates_per_batch,
+        updates=1 if streams(config) else config.training.updates_per_batch,
         passes=config.training.epochs_per_batch,
         mask_cut=config.algorithm.mask_cut,
-        components=tuple(recipe.estimators[-1].options.get("components", ())),
+        components=tuple(
+            recipe.estimators[-1].options.get("components", ()) if recipe.estimators else ()
+        ),
         shaping=shaping_of(config),
     )
     roles = {POLICY: Role(engine=engine, objective=objective)}

@@ -38,7 +38,8 @@ from hexpo.domain.schedule import open_gate
 from hexpo.infrastructure import find
 from hexpo.infrastructure.config.algorithm import admission_plan
 from hexpo.infrastructure.config.capabilities import rollout_problems
-from hexpo.infrastructure.config.filtering import judge_of
+from hexpo.infrastructure.config.filtering import curriculum_of, judge_of
+from hexpo.infrastructure.config.fitting import is_fit
 from hexpo.infrastructure.config.load import refuse
 from hexpo.infrastructure.config.model import shape_of
 from hexpo.infrastructure.config.schema import (
@@ -46,7 +47,8 @@ from hexpo.infrastructure.config.schema import (
     RunConfig,
 )
 from hexpo.infrastructure.config.sharing import platform_options
-from hexpo.infrastructure.config.structure import structure
+from hexpo.infrastructure.config.streaming import streams
+from hexpo.infrastructure.config.structure import Problem, structure
 from hexpo.infrastructure.opened import Opened
 from hexpo.infrastructure.runs import CHECKPOINTS
 
@@ -90,7 +92,10 @@ def make_source(config: RunConfig, chosen: Adapter | None) -> PromptSource | Non
     """Prompts as they are in the data set; None where none are configured."""
     if chosen is None:
         return None
-    source: PromptSource = make("prompts", chosen.kind, chosen.options, seed=config.run.seed)
+    options = chosen.options
+    if is_fit(config) and "needs_truth" in options:
+        options = {**options, "needs_truth": False}  # nothing compares an answer with one
+    source: PromptSource = make("prompts", chosen.kind, options, seed=config.run.seed)
     return source
 
 
@@ -116,15 +121,34 @@ def fit_source(
 
 
 def make_reward(config: RunConfig, opened: Opened) -> RewardFunction:
-    """The grader; its processes start with the first answer."""
+    """The grader; its processes start with the first answer. Raises ConfigurationError: none."""
+    if config.reward is None:
+        raise refuse([Problem("reward.kind", "missing: nothing says what an answer is worth")])
+    if config.reward.kind == "model":
+        _require_its_tokenizer(config, str(config.reward.options.get("path")))
     reward: RewardFunction = make("rewards", config.reward.kind, config.reward.options)
     return opened.keep(reward)
 
 
+def _require_its_tokenizer(config: RunConfig, path: str) -> None:
+    """A reward model reads the policy's ids (S7). Raises ConfigurationError: they mean others."""
+    theirs: Tokenizer = make("tokenizers", "transformers", {}, reference=path)
+    if theirs.identity != make_tokenizer(config).identity:
+        message = (
+            f"{path} has another tokenizer (or chat template) than the policy {config.model.path}:"
+            " it cannot score the policy's ids"
+        )
+        raise refuse([Problem("reward.options.path", message)])
+
+
 def make_store(config: RunConfig) -> RowStore:
-    """Rows in this process's memory; in shared memory where other processes read them."""
-    kind = "memory" if config.training.ranks == 1 else "mapped"
-    store: RowStore = make("stores", kind, {})
+    """Rows in this process's memory; in shared memory where other processes of this machine read
+    them; served where other machines may."""
+    is_shared = config.training.ranks > 1
+    is_near = config.cluster.kind == "local"
+    store: RowStore = make("stores", "mapped" if is_shared and is_near else "memory", {})
+    if is_shared and not is_near:
+        store = make("stores", "served", {}, rows=store)
     return store
 
 
@@ -201,6 +225,7 @@ def make_rollouts(config: RunConfig, source: PromptSource, player: Player) -> Ro
         samples=config.rollout.samples,
         judge=judge or unscored,
         filter_budget=budget,
+        curriculum=curriculum_of(config, source),
     )
 
 
@@ -253,6 +278,7 @@ def make_trainer(
     schedule = Schedule(
         steps=config.run.steps,
         on_update=config.asynchrony.on_update,
+        parts=config.training.updates_per_batch if streams(config) else 1,
         evaluate_every=config.evaluation.every,
         evaluate_first=config.evaluation.before,
         evaluate_beside=config.evaluation.beside,

@@ -16,7 +16,9 @@ from hexpo.infrastructure.config.algorithm import (
     objective_of,
     updates,
 )
+from hexpo.infrastructure.config.capabilities import REFERENCE
 from hexpo.infrastructure.config.check import problems
+from hexpo.infrastructure.config.fitting import form_of, is_fit
 from hexpo.infrastructure.config.layers import Origin, leaves
 from hexpo.infrastructure.config.load import Resolved
 from hexpo.infrastructure.config.model import Shape, shape_of
@@ -99,7 +101,30 @@ def _guarded(make: Any, config: RunConfig) -> tuple[Number, ...]:
         return ()
 
 
+def _fit_arithmetic(config: RunConfig) -> Iterator[Number]:
+    rows, steps = config.training.prompts_per_step, config.run.steps
+    form = form_of(config)
+    each = form.examples if form is not None else 1
+    longest = config.data.max_prompt_tokens + config.rollout.max_new_tokens
+    yield Number("rows a step", f"{rows:,}", f"{rows * each:,} sequences; each epoch in its order")
+    yield Number("rows of the run", f"{rows * steps:,}", f"x {steps:,} steps")
+    yield Number(
+        "optimizer steps of the run", f"{updates(config) * steps:,}", f"{updates(config)} a step"
+    )
+    yield Number(
+        "tokens a step, at most",
+        f"{rows * each * longest:,}",
+        f"longest conversation {longest:,}: data.max_prompt_tokens + rollout.max_new_tokens",
+    )
+    (term,) = objective_of(config).terms
+    formula = entry("policy loss", config.algorithm.loss.name).formula
+    yield Number("loss", config.algorithm.loss.name, f"{formula}; aggregated by {term.mode.value}")
+
+
 def _arithmetic(config: RunConfig) -> Iterator[Number]:
+    if is_fit(config):
+        yield from _fit_arithmetic(config)
+        return
     n, training, rollout = arithmetic(config), config.training, config.rollout
     yield Number(
         "sequences a step",
@@ -164,9 +189,10 @@ def _memory(config: RunConfig) -> Iterator[Number]:
     if needs_copy:
         parts.append(("reference", working, "a frozen copy of the model before training"))
     parts += _further_models(config)
-    if is_bf16:
+    if is_bf16 and not is_fit(config):
         parts.append(("rollout weights", working, "copies packed for generation"))
-    parts.append(("cache", _cache(config, shape), "keys and values of the answers in flight"))
+    if not is_fit(config):
+        parts.append(("cache", _cache(config, shape), "keys and values of the answers in flight"))
     yield Number(
         "total, about",
         f"{sum(size for _, size, _ in parts) / GIB:.2f} GiB",
@@ -185,13 +211,13 @@ def _further_models(config: RunConfig) -> Iterator[tuple[str, int, str]]:
         working = 2 if is_bf16 else 4
         learns = model.role is ModelRole.CRITIC
         learning = 12 + (4 if is_bf16 else 0) if learns else 0
-        yield model.role.value, count * (working + learning), f"{count:,} weights"
+        yield model.name or model.role.value, count * (working + learning), f"{count:,} weights"
 
 
 def _reads_reference(config: RunConfig) -> bool:
-    return "reference" in objective_of(config).token_columns | set(
-        estimator_of(config).needs.tokens
-    )
+    objective, estimator = objective_of(config), estimator_of(config)
+    read = objective.token_columns | objective.statistics
+    return bool(REFERENCE.intersection(read.union(estimator.needs.tokens)))
 
 
 def _lora_share(config: RunConfig, shape: Shape, count: int) -> int:
@@ -220,7 +246,9 @@ def _placement(config: RunConfig) -> Iterator[Number]:
     here = ["the loop"]
     if ranks == 1:
         here.append(f"training {config.training.backend}")
-    if not replicas:
+    if is_fit(config):
+        here[0] = "the loop over given answers"
+    elif not replicas:
         here.append(f"rollout {config.rollout.engine}, on the trainer's own weights")
     rows = "in memory" if ranks == 1 else "in shared memory"
     yield Number("this process", config.platform.kind, f"{', '.join(here)}; rows {rows}")

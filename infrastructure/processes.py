@@ -9,8 +9,9 @@ from pathlib import Path
 import attrs
 
 from hexpo.adapters.rollout.wire import RemoteRollout, connect
+from hexpo.adapters.stores.served import ServedRowStore
 from hexpo.adapters.training.host import Config as HostConfig
-from hexpo.adapters.training.host import Launch, RankedEngine
+from hexpo.adapters.training.host import Launch, RankedEngine, specs
 from hexpo.adapters.training.host import start as start_ranks
 from hexpo.application.ports.cluster import Cluster, ProcessSpec, Resources
 from hexpo.application.ports.platform import Platform
@@ -52,6 +53,7 @@ class Processes:
         self._is_started = is_one_process(config)
         self._replicas: dict[str, RemoteRollout] = {}
         self._ranks: RankedEngine | None = None
+        self._cluster: Cluster | None = None
 
     @property
     def replicas(self) -> Mapping[str, RemoteRollout]:
@@ -68,6 +70,12 @@ class Processes:
         self._require_started()
         return self._ranks
 
+    @property
+    def host(self) -> str:
+        """The address at which they reach this one. Raises IllegalTransition."""
+        self._require_started()
+        return "127.0.0.1" if self._cluster is None else self._cluster.host
+
     def _require_started(self) -> None:
         if not self._is_started:
             raise IllegalTransition(
@@ -83,20 +91,28 @@ class Processes:
             return
         self._is_started = True
         config = self._config
-        cluster: Cluster = self._opened.keep(make_cluster(config, self._folder))
+        cluster = self._cluster = self._opened.keep(make_cluster(config, self._folder))
         if config.training.ranks > 1:
             log.info("starting %d training ranks", config.training.ranks)
             self._ranks = await start_ranks(
-                HostConfig(ranks=config.training.ranks, communication=self._platform.collective),
-                self._launch(),
+                self.host_config(),
+                self.launch(),
                 cluster=cluster,
-                store=self._store(),
+                store=await self.shared_store(cluster),
                 tokenizer=self._tokenizer(),
             )
         if config.rollout.replicas:
             log.info("starting %d rollout replicas", config.rollout.replicas)
             started = await cluster.start(self.replica_specs())
             self._replicas = {process.name: await connect(process) for process in started}
+
+    async def shared_store(self, cluster: Cluster) -> RowStore:
+        """The rows' store, within the ranks' reach."""
+        store = self._store()
+        if isinstance(store, ServedRowStore):
+            await cluster.resources()  # it connects, so that the address is known
+            self._opened.keep(store).listen(cluster.host)
+        return store
 
     def replica_specs(self) -> list[ProcessSpec]:
         """What the rollout wants."""
@@ -105,13 +121,32 @@ class Processes:
             self._platform,
             replicas=self._config.rollout.replicas,
             transfer=transfer_of(self._config),
-            needs=Resources(cpus=1),
+            needs=self._needs(serve.devices(self._config)),
         )
         if not takes_turns(self._config):
             return specs
         return [attrs.evolve(spec, share=f"{TURN}-{n}") for n, spec in enumerate(specs)]
 
-    def _launch(self) -> Launch:
+    def _needs(self, devices: int) -> Resources:
+        """Of one process. On this machine all see all accelerators, unless the cluster is told
+        which it may give out."""
+        cluster = self._config.cluster
+        gives_out = cluster.kind != "local" or bool(cluster.options.get("accelerators"))
+        counted = gives_out and self._platform.device != "cpu"
+        return Resources(cpus=1, accelerators=devices if counted else 0)
+
+    def rank_specs(self) -> list[ProcessSpec]:
+        """What training wants beyond this process."""
+        if self._config.training.ranks == 1:
+            return []
+        return list(specs(self.host_config(), self.launch(), self._store()))
+
+    def host_config(self) -> HostConfig:
+        """How the ranks meet."""
+        ranks = self._config.training.ranks
+        return HostConfig(ranks=ranks, communication=self._platform.collective)
+
+    def launch(self) -> Launch:
         """What every rank runs. Raises ConfigurationError: the backend's options do not fit."""
         config = self._config
         module = find.adapter("training", config.training.backend)
@@ -133,6 +168,7 @@ class Processes:
             backend=module.RANK,
             value=model,
             send=(serve.SENDER, kind) if config.rollout.replicas else None,
+            needs=self._needs(1),
             share=TURN if takes_turns(config) and config.rollout.replicas else "",
             environment=self._platform.environment(),
         )

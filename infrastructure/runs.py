@@ -23,6 +23,8 @@ METRICS = "metrics.jsonl"
 """What tracker `jsonl` writes."""
 CHECKPOINTS = "checkpoints"
 """Folder of the checkpoint store."""
+_OF_STEPS = frozenset({"reward/mean", "loss/fit"})
+"""Metrics by which a line of a training step is known."""
 MODEL = "model"
 """The last step's weights as other programs load them."""
 
@@ -147,7 +149,7 @@ def _last_metrics(path: Path) -> dict[str, Any]:
             row = json.loads(line)
         except ValueError:
             continue
-        if isinstance(row, dict) and "reward/mean" in row:
+        if isinstance(row, dict) and not _OF_STEPS.isdisjoint(row):
             return row
     return {}
 

@@ -59,15 +59,26 @@ def rollout_specs(
 
 def _engine_process(config: RunConfig) -> tuple[Mapping[str, str], str]:
     """Variables that the rollout engine wants set, and the interpreter of its environment."""
+    module, settings = _engine(config)
+    wanted = None if settings is None else getattr(module, "environment", None)
+    return ({} if wanted is None else wanted(settings)), str(getattr(settings, "python", ""))
+
+
+def devices(config: RunConfig) -> int:
+    """Accelerators that one rollout replica is split over; all on one node."""
+    return int(getattr(_engine(config)[1], "tensor_parallel", 1))
+
+
+def _engine(config: RunConfig) -> tuple[ModuleType, Any]:
+    """The rollout adapter and its settings; None where it takes none."""
     module = find.adapter("rollout", config.rollout.engine)
     of = getattr(module, "Config", None)
     if of is None:
-        return {}, ""
+        return module, None
     settings, problems = structure(config.rollout.options, of, at="rollout.options")
     if settings is None:
         raise refuse(problems)
-    wanted = getattr(module, "environment", None)
-    return ({} if wanted is None else wanted(settings)), str(getattr(settings, "python", ""))
+    return module, settings
 
 
 async def rollout_replica(value: Mapping[str, Any], context: Context) -> RolloutService:

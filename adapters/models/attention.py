@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from hexpo.adapters.models.kernels import Kernels, causal
+
 _ROWS = 256
 """Query rows whose probabilities exist at once; longer pieces recompute theirs in backward."""
 
@@ -44,13 +46,23 @@ class Segment:
 
 
 def attend(
-    qkv_NW: Tensor, segments: Sequence[Segment], *, heads: int, kv_heads: int, scale: float
+    qkv_NW: Tensor,
+    segments: Sequence[Segment],
+    *,
+    heads: int,
+    kv_heads: int,
+    scale: float,
+    kernels: Kernels | None = None,
 ) -> Tensor:
     """Each token attends to its row's tokens up to itself, the shared prefix included.
 
     Args: qkv_NW: rotated queries and keys, and values: (Q + 2 K) heads of D in a row.
+        kernels: compiled for these heads; None: torch alone.
     Returns: (N, Q D), in the dtype of `qkv_NW`; softmax in fp32.
     """
+    library = None if kernels is None else kernels.library(qkv_NW)
+    if library is not None and segments:
+        return causal(library, qkv_NW, runs_of(segments), kv_heads, scale)
     head_dim = qkv_NW.shape[1] // (heads + 2 * kv_heads)
     shape = _Shape(heads, kv_heads, head_dim, scale)
     sizes = [size for segment in segments for size in (segment.shared, sum(segment.rests))]
@@ -63,6 +75,22 @@ def attend(
         if rests.shape[0]:
             pieces.append(_rests(rests, segment, prefix if segment.shared else None, shape))
     return torch.cat(pieces) if len(pieces) != 1 else pieces[0]
+
+
+def runs_of(segments: Sequence[Segment]) -> Tensor:
+    """(R, 4) int64: first token and tokens of each run; first token and tokens of its prefix."""
+    runs: list[tuple[int, int, int, int]] = []
+    start = 0
+    for segment in segments:
+        first = start + segment.shared
+        if segment.shared:
+            runs.append((start, segment.shared, 0, 0))
+        for rest in segment.rests:
+            if rest:
+                runs.append((first, rest, start, segment.shared))
+            first += rest
+        start = first
+    return torch.tensor(runs, dtype=torch.int64).view(-1, 4)
 
 
 @attrs.frozen

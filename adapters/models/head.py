@@ -111,7 +111,7 @@ def _join(parts: list[LabelLogprobs]) -> tuple[Tensor, Tensor]:
     )
 
 
-class _Gradients:
+class Gradients:
     """Collects the gradients of hidden states and weight over chunks; sums in fp32."""
 
     def __init__(self, head: Head, hidden_MH: Tensor, *, of_weight: bool) -> None:
@@ -124,6 +124,7 @@ class _Gradients:
             self._sum_VH = fresh if fresh is not None else sum_of(head.weight_VH)
 
     def add(self, span: slice, gradient_NV: Tensor, hidden_NH: Tensor) -> None:
+        """Of the tokens in a slice, from the (N, V) gradient of their logits."""
         torch.mm(gradient_NV, self._weight_VH.detach(), out=self.hidden_MH[span])
         if self._sum_VH is not None:
             self._kernels.add_product_(self._sum_VH, gradient_NV, hidden_NH)
@@ -159,7 +160,7 @@ class _TwoPass(Function):
         hidden_MH, _weight, labels_M, policy_M, lse_M, entropy_M = ctx.saved_tensors
         head: Head = ctx.head
         pulls_2M = torch.stack((of_policy_M, of_entropy_M))
-        gradients = _Gradients(head, hidden_MH, of_weight=ctx.needs_input_grad[1])
+        gradients = Gradients(head, hidden_MH, of_weight=ctx.needs_input_grad[1])
         for span in head._spans(len(labels_M)):
             logits_NV = head._logits(hidden_MH[span])
             statistics = LabelLogprobs(
@@ -177,7 +178,7 @@ class _OnePass(Function):
     ) -> tuple[Tensor, Tensor]:
         total = torch.zeros(())
         pulls_2M = torch.zeros(2, len(labels_M))
-        gradients = _Gradients(head, hidden_MH, of_weight=weight_VH.requires_grad)
+        gradients = Gradients(head, hidden_MH, of_weight=weight_VH.requires_grad)
         for span in head._spans(len(labels_M)):
             logits_NV = head._logits(hidden_MH[span])
             statistics = head._statistics(logits_NV, labels_M[span])

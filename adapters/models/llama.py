@@ -45,19 +45,27 @@ class LlamaForward:
     def hidden(self, rows: Rows) -> Tensor:
         """(M, H): for each selected token the normalised hidden state that predicts it."""
         layout = lay_out(rows, share=self._share)
-        embedding = self._model.embed_tokens
         if not len(layout.tokens_N):
-            return embedding.weight.new_zeros(0, self._spec.hidden)  # type: ignore[no-any-return]
-        x_NH = functions.embedding(embedding.weight, layout.tokens_N, embedding.padding_idx)
-        length = int(layout.positions_N.max()) + 1
+            weight: Tensor = self._model.embed_tokens.weight
+            return weight.new_zeros(0, self._spec.hidden)
+        x_NH = self._run(self._embed(layout.tokens_N), layout.positions_N, layout.segments)
+        return self._norm(x_NH[layout.source_M], self._model.norm)
+
+    def _embed(self, tokens_N: Tensor) -> Tensor:
+        embedding = self._model.embed_tokens
+        return functions.embedding(embedding.weight, tokens_N, embedding.padding_idx)
+
+    def _run(self, x_NH: Tensor, positions_N: Tensor, segments: tuple[Segment, ...]) -> Tensor:
+        """All layers."""
+        length = int(positions_N.max()) + 1
         cos, sin = rope_tables(length, self._spec.head_dim, self._spec.rope_theta)
-        place = (layout.positions_N, cos, sin, layout.segments)
+        place = (positions_N, cos, sin, segments)
         for layer in self._model.layers:
             if self._checkpointing and torch.is_grad_enabled():
                 x_NH = checkpoint(self._layer, layer, x_NH, *place, use_reentrant=False)
             else:
                 x_NH = self._layer(layer, x_NH, *place)
-        return self._norm(x_NH[layout.source_M], self._model.norm)
+        return x_NH
 
     def _layer(
         self,
@@ -76,17 +84,22 @@ class LlamaForward:
         qkv = functions.rotate(
             self._kernels, qkv, positions_N, cos, sin, heads=spec.heads + spec.kv_heads
         )
-        mixed = attend(
-            qkv,
-            segments,
-            heads=spec.heads,
-            kv_heads=spec.kv_heads,
-            scale=spec.head_dim**-0.5,
-        )
-        x_NH = x_NH + self._project(mixed, attention.o_proj)
+        x_NH = x_NH + self._project(self._attend(qkv, segments), attention.o_proj)
         normed = self._norm(x_NH, layer.post_attention_layernorm)
         gated = functions.swiglu(self._kernels, self._project(normed, mlp.gate_proj, mlp.up_proj))
         return x_NH + self._project(gated, mlp.down_proj)
+
+    def _attend(self, qkv_NW: Tensor, segments: tuple[Segment, ...], *, share: int = 1) -> Tensor:
+        """Args: share: `qkv_NW` holds one of so many equal parts of the heads."""
+        spec = self._spec
+        return attend(
+            qkv_NW,
+            segments,
+            heads=spec.heads // share,
+            kv_heads=spec.kv_heads // share,
+            scale=spec.head_dim**-0.5,
+            kernels=self._kernels,
+        )
 
     def _norm(self, x: Tensor, norm: Any) -> Tensor:
         return functions.rms_norm(self._kernels, x, norm.weight, self._spec.eps)

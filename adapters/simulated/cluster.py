@@ -123,6 +123,11 @@ class SimulatedCluster:
         self._running: dict[str, SimulatedProcess] = {}
         self._closed = False
 
+    @property
+    def host(self) -> str:
+        """All of it is here."""
+        return "127.0.0.1"
+
     async def resources(self) -> Resources:
         """What is visible and free."""
         self._forget_the_dead()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import heapq
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
+from typing import Any
 
 import attrs
 import torch
@@ -21,6 +21,7 @@ from hexpo.application.ports.rollout import (
     Span,
 )
 from hexpo.application.ports.transfer import Digest, Update
+from hexpo.application.routing import SLACK, LeastLoaded
 from hexpo.domain.errors import EngineFailed
 from hexpo.domain.trajectory import StopReason
 
@@ -42,6 +43,8 @@ class FleetSettings:
     that a plan for a large fleet fits into memory. Budgets of requests count ids."""
     prompt_tokens: int = attrs.field(default=0, validator=attrs.validators.ge(0))
     """Tokens of each prompt; what the request's own ids are is not looked at."""
+    slack: int = attrs.field(default=SLACK, validator=attrs.validators.ge(0))
+    """Requests that a session's replica may have more than the idlest before another is taken."""
     vocabulary: int = 32
     """Ids are drawn from 0 up to here."""
 
@@ -55,7 +58,8 @@ def _drawn(vocabulary: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class SimulatedFleet:
-    """Implements RolloutEngine. Requests of one session share a replica; else the idlest is taken.
+    """Implements RolloutEngine, routed as the loop's own replicas are: requests of one session
+    share one while it has little more to do than the idlest; else that one is taken.
 
     What an answer is depends on its request alone, how long it takes on all that runs.
     """
@@ -67,13 +71,14 @@ class SimulatedFleet:
             Replica(settings.speed, grain=settings.grain, changed=self._place_again)
             for _ in range(settings.replicas)
         ]
-        self._number = {replica: place for place, replica in enumerate(self._replicas)}
-        self._idlest = [(0, place) for place in range(settings.replicas)]
+        self._loads: LeastLoaded[Replica] = LeastLoaded()
+        for replica in self._replicas:
+            self._loads.enter(replica)
         self._sessions: dict[str, tuple[Replica, int]] = {}
         self._jobs: dict[str, tuple[Job, Replica]] = {}
         self._admitting = asyncio.Event()
         self._admitting.set()
-        self._draining: asyncio.Event | None = None
+        self._overtaken = asyncio.Event()
         self._version, self._closed = 0, False
         self._ids, self._logprobs = _drawn(settings.vocabulary)
         self.capabilities = RolloutCapabilities(
@@ -140,13 +145,17 @@ class SimulatedFleet:
         yield Chunk(tokens=tuple(generation.tokens.tolist()), stop=generation.stop)
 
     async def pause(self, mode: PauseMode) -> None:
-        """Hold new requests; keep, cut or await those that have a slot."""
+        """Hold new requests; keep, cut or await those that have a slot. Another pause, or a
+        resumption, ends the wait of a drain."""
         self._admitting.clear()
+        overtaken = self._overtake()
         if mode is PauseMode.DRAIN:
             for replica in self._replicas:
                 replica.stop_serving()
             for replica in self._replicas:
-                await replica.idle()
+                await _first(replica.idle(), overtaken.wait())
+            if overtaken.is_set():
+                return
         if mode is PauseMode.ABORT:
             for replica in self._replicas:
                 replica.cut_running()
@@ -155,6 +164,7 @@ class SimulatedFleet:
 
     async def resume(self) -> None:
         """Go on."""
+        self._overtake()
         for replica in self._replicas:
             replica.go()
         self._admitting.set()
@@ -188,6 +198,12 @@ class SimulatedFleet:
         for replica in self._replicas:
             replica.fail(EngineFailed("the simulated fleet was closed"))
 
+    def _overtake(self) -> asyncio.Event:
+        """End the wait of an earlier drain. Returns: what ends the next one's."""
+        self._overtaken.set()
+        self._overtaken = asyncio.Event()
+        return self._overtaken
+
     def _require_open(self) -> None:
         if self._closed:
             raise EngineFailed("the simulated fleet was closed")
@@ -218,16 +234,13 @@ class SimulatedFleet:
         return Generation(tokens=ids, logprobs=logprobs, spans=spans, stop=stop)
 
     def _route(self, session: str) -> Replica:
-        """The session's replica, or the idlest."""
-        if session and session in self._sessions:
-            replica, users = self._sessions[session]
-            self._sessions[session] = (replica, users + 1)
-            return replica
-        while self._idlest[0][0] != self._replicas[self._idlest[0][1]].load:
-            heapq.heappop(self._idlest)  # an old number: the present one is in the heap too
-        replica = self._replicas[self._idlest[0][1]]
-        if session:
-            self._sessions[session] = (replica, 1)
+        """The session's replica while it has room, or the idlest."""
+        if not session:
+            return self._loads.least()
+        replica, users = self._sessions.get(session, (None, 0))
+        if replica is None or not self._loads.has_room(replica, slack=self.settings.slack):
+            replica = self._loads.least()
+        self._sessions[session] = (replica, users + 1)
         return replica
 
     def _leave(self, session: str) -> None:
@@ -240,8 +253,15 @@ class SimulatedFleet:
             self._sessions[session] = (replica, users - 1)
 
     def _place_again(self, replica: Replica) -> None:
-        """Its load changed: enter the new number, and forget old ones now and then."""
-        heapq.heappush(self._idlest, (replica.load, self._number[replica]))
-        if len(self._idlest) > 8 * len(self._replicas) + 64:
-            self._idlest = [(one.load, place) for place, one in enumerate(self._replicas)]
-            heapq.heapify(self._idlest)
+        """Its load changed."""
+        self._loads.place(replica, replica.load)
+
+
+async def _first(*waits: Coroutine[Any, Any, Any]) -> None:
+    """Until one of them has ended; the others are ended too."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -89,6 +89,9 @@ class SimulatedTraining:
         await asyncio.to_thread(folder.mkdir, parents=True)
         await asyncio.to_thread((folder / "state.json").write_text, state)
 
+    async def saved(self) -> None:
+        """`save` wrote at once."""
+
     async def load(self, folder: Path) -> None:
         """What `save` wrote."""
         try:

@@ -6,7 +6,7 @@ ranks make the same calls in the same order, so that their collectives meet.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -104,6 +104,10 @@ class Abilities:
     """The run stops after so many non-finite steps in a row."""
     device: str = "cpu"
     """Kind of the device that it computes on."""
+    saves_aside: bool = False
+    """`snapshot` is cheap enough to be preferred to `save`."""
+    team: int = 1
+    """So many consecutive ranks compute the same rows together; the first speaks for them."""
 
 
 class Backend(Protocol):
@@ -151,6 +155,11 @@ class Backend(Protocol):
 
     def save(self, folder: Path) -> dict[str, int]:
         """This rank's part of weights and optimizer state; gives its files and their bytes."""
+        ...
+
+    def snapshot(self) -> Callable[[Path], dict[str, int]]:
+        """What does the same as `save` with this rank's part as it is now, from copies of its own:
+        it may be called in any thread while training goes on."""
         ...
 
     def load(self, folder: Path, progress: Progress) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import attrs
 import torch
-from torch import Tensor
 
 from hexpo.application.continuing import complete
 from hexpo.application.ports.rollout import Generation, Request, RolloutEngine
@@ -59,22 +58,21 @@ def trajectory_of(
     """Prompt ids and one answer as a trajectory: only the answer's tokens are actions."""
     answer = generation.tokens
     before, total = len(prompt), len(prompt) + len(answer)
-    versions = torch.zeros(len(answer), dtype=torch.int64)
+    version_T = torch.zeros(total, dtype=torch.int64)
     for span in generation.spans:
-        versions[span.start : span.end] = span.version
+        version_T[before + span.start : before + span.end] = span.version
+    action_T = torch.ones(total, dtype=torch.bool)
+    action_T[:before] = False
+    logprobs = generation.logprobs
     return Trajectory(
         id=ticket.number * ticket.samples + sample,
         group=ticket.number,
         prompt=ticket.prompt,
         tokens=torch.cat([torch.tensor(prompt, dtype=torch.int64), answer]),
         prompt_length=before,
-        action=torch.arange(total) >= before,
-        behaviour=_after(before, generation.logprobs),
-        version=_after(before, versions),
+        action=action_T,
+        behaviour=torch.cat([logprobs.new_zeros(before), logprobs]),
+        version=version_T,
         stop=generation.stop,
         text=tokenizer.decode(answer.tolist()),
     )
-
-
-def _after(before: int, values: Tensor) -> Tensor:
-    return torch.cat([values.new_zeros(before), values])

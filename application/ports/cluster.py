@@ -70,6 +70,8 @@ class Context:
     name: str
     node: str
     """Host name."""
+    host: str = "127.0.0.1"
+    """This node's address, as processes on the run's other nodes reach it."""
     folder: str
     """A folder of this process alone, removed after its end."""
     hold: Callable[[], socket] = _no_ports
@@ -116,6 +118,12 @@ class Cluster(Protocol):
     Raises: NotEnough: what was wanted and what is visible, before anything starts. EngineFailed: a
     process ended before it was ready, with its cause.
     """
+
+    @property
+    def host(self) -> str:
+        """The address of this process's node, as those that it starts reach it; known once
+        `resources` or `start` has been awaited."""
+        ...
 
     async def resources(self) -> Resources:
         """What is visible and free."""

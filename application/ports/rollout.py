@@ -37,6 +37,9 @@ class RolloutCapabilities:
     """May generate while the trainer changes its weights (it does not read them live)."""
     sleep: bool = False
     """Can give its device memory back between generations."""
+    adapters: bool = False
+    """Takes low-rank adapters by themselves and adds them to the base that it holds; else they come
+    merged."""
     replicas: int = 1
     """Copies that answer side by side; one of several may be leased."""
 

@@ -6,7 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+import attrs
+
 from hexpo.domain.trajectory import Message
+
+
+@attrs.frozen
+class Rendered:
+    """The ids of a whole conversation, and whose they are."""
+
+    ids: tuple[int, ...]
+    answered: tuple[bool, ...]
+    """Of each id: it belongs to an assistant's message, its end token included."""
 
 
 class Tokenizer(Protocol):
@@ -42,4 +53,19 @@ class Tokenizer(Protocol):
 
     def save(self, folder: Path) -> None:
         """Write the tokenizer's files into an exported model folder."""
+        ...
+
+
+class DialogueTokenizer(Tokenizer, Protocol):
+    """Renders conversations whose answers are given, to learn from them.
+
+    Promises: every answer follows the ids that `render` gives for what stands before it, and is
+    encoded on its own, as an engine samples it. What the template puts after an answer's end
+    token is nobody's answer.
+    Raises: ModelError: as `render`; or the template changes earlier messages when later ones
+        follow, or ends an answer without one of the stop ids.
+    """
+
+    def render_answers(self, messages: Sequence[Message]) -> Rendered:
+        """Ids of a conversation that is over, without a generation prompt."""
         ...

@@ -92,7 +92,12 @@ class TrainingEngine(Scorer, Protocol):
         ...
 
     async def save(self, folder: Path) -> None:
-        """Write weights, optimizer, schedule, random state and version; shares no live storage."""
+        """Take weights, optimizer, schedule, random state and version as they are now, and write
+        them, at the latest until `saved` returns. Shares no live storage: training may go on."""
+        ...
+
+    async def saved(self) -> None:
+        """Return when what `save` took is written whole. Raises: why it could not be."""
         ...
 
     async def load(self, folder: Path) -> None:

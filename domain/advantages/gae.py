@@ -43,10 +43,11 @@ def gae(
     value_BW = actions.take(value_T)
     delta_BW = _deltas(actions, reward_T, value_BW, gamma=gamma)
     advantage_BW = actions.suffix_sums(delta_BW, decay=gamma * lam)
-    return_BW = value_BW.add_(advantage_BW)
+    del delta_BW  # a column's memory, which the returns take
+    return_T = actions.put(value_BW.add_(advantage_BW))
     if whitened:
         advantage_BW = whiten_slots(advantage_BW, tokens=actions.count_S.sum(), total=total)
-    return {"advantage": actions.put(advantage_BW), "return": actions.put(return_BW)}
+    return {"advantage": actions.put(advantage_BW), "return": return_T}
 
 
 def vapo(

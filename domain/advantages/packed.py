@@ -19,6 +19,8 @@ from hexpo.domain.errors import WrongColumn
 
 WIDTH = 64
 """Slots of a block: wide enough to make few blocks, narrow enough for a cheap product."""
+FEW = 2**31 // WIDTH
+"""Tokens whose slots fit in int32, even if each has a block of its own."""
 
 
 @attrs.frozen(eq=False)
@@ -26,7 +28,8 @@ class Actions:
     """The action tokens of packed rows, in blocks."""
 
     slot_T: Tensor
-    """int64 slot of each action token, blocks end to end; the spare one for other tokens."""
+    """Slot of each action token, blocks end to end; the spare one for other tokens. int32 for
+    fewer than `FEW` tokens: half of the memory, and a much faster running count."""
     row_B: Tensor
     """int64 place of each block's row; the spare block counts as the last row's."""
     count_S: Tensor
@@ -48,15 +51,16 @@ class Actions:
         rows, device = scored_S.shape[0], action_T.device
         if not bool(scored_S.all()):
             action_T = action_T & scored_S[owner_T]
-        seen_T = action_T.cumsum(0)
+        whole = torch.int32 if action_T.shape[0] < FEW else torch.int64
+        seen_T = action_T.cumsum(0, dtype=whole)
         offsets = torch.searchsorted(owner_T, torch.arange(rows + 1, device=device))
-        before = _seen_before(seen_T, offsets)
+        before = _seen_before(seen_T, offsets).long()
         count_S = before.diff()
         blocks_S = (count_S + WIDTH - 1) // WIDTH
         row_B = torch.repeat_interleave(blocks_S)
         # The n-th action token of a row lies in the n-th slot of the row's blocks.
         shift_S = (blocks_S.cumsum(0) - blocks_S) * WIDTH - before[:-1] - 1
-        slot_T = shift_S.index_select(0, owner_T).add_(seen_T)
+        slot_T = seen_T.add_(shift_S.to(whole).index_select(0, owner_T))
         slot_T.masked_fill_(~action_T, row_B.shape[0] * WIDTH)
         spare_B = row_B.new_full((min(rows, 1),), rows - 1)
         return Actions(slot_T, torch.cat([row_B, spare_B]), count_S)
@@ -77,7 +81,7 @@ class Actions:
                 f" {tuple(self.slot_T.shape)}"
             )
         slots = column_T.new_zeros(self.row_B.shape[0] * WIDTH)
-        slots.scatter_(0, self.slot_T, column_T)
+        slots.index_add_(0, self.slot_T, column_T)
         return self._emptied(slots.view(-1, WIDTH))
 
     def put(self, values_BW: Tensor) -> Tensor:

@@ -36,10 +36,10 @@ def reinforce_plus_plus(
     require_floating(reward=reward_T)
     actions = Actions.of(action_T=action_T, owner_T=owner_T, scored_S=scored_S)
     return_BW = actions.suffix_sums(actions.take(reward_T), decay=gamma)
-    advantage_BW = return_BW
+    return_T = actions.put(return_BW)
     if whitened:
-        advantage_BW = whiten_slots(return_BW, tokens=actions.count_S.sum(), total=total)
-    return {"advantage": actions.put(advantage_BW), "return": actions.put(return_BW)}
+        return_BW = whiten_slots(return_BW, tokens=actions.count_S.sum(), total=total)
+    return {"advantage": actions.put(return_BW), "return": return_T}
 
 
 def reinforce_plus_plus_baseline(

@@ -44,12 +44,12 @@ def whiten_slots(
     A block is summed in the dtype of the values, blocks in float64: a float64 copy of all tokens
     would take longer than everything else.
 
-    Args: values_BW: (B, W) floating. tokens: scalar, how many slots are not empty.
-    Returns: (B, W) in the dtype of `values_BW`; an empty slot holds what means nothing.
+    Args: values_BW: (B, W) floating; overwritten. tokens: scalar, how many slots are not empty.
+    Returns: `values_BW`; an empty slot holds what means nothing.
     """
     count, first = total(_pair(tokens, values_BW.sum(1).double().sum())).unbind()
     mean = (first / count.clamp(min=1)).to(values_BW.dtype)
-    centred_BW = values_BW - mean
+    centred_BW = values_BW.sub_(mean)
     second = torch.linalg.vector_norm(centred_BW, dim=1).double().square().sum()
     second = second - (values_BW.numel() - tokens) * mean.square().double()
     scale = _scale(count, total(second.clamp(min=0)[None])[0], epsilon)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections.abc import Sequence
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 
 import attrs
 import torch
@@ -22,8 +22,8 @@ _EXCHANGES_A_PART = 12
 
 @attrs.define(eq=False)
 class _Part:
-    load: float = 0.0
-    items: list[int] = attrs.field(factory=list)
+    load: float
+    items: list[int]
 
 
 _load = attrgetter("load")
@@ -84,15 +84,13 @@ def _shared(cost: Tensor, parts: int, *, equal_counts: bool) -> Tensor:
 
 
 def _dealt_to_lightest(ordered: list[float], places: list[int], parts: int) -> list[_Part]:
-    heap = [(0.0, place) for place in range(parts)]
-    shared = [_Part() for _ in range(parts)]
+    heap = [(0.0, part) for part in range(parts)]
+    items: list[list[int]] = [[] for _ in range(parts)]
     for cost, place in zip(ordered, places, strict=True):
         load, lightest = heap[0]
-        shared[lightest].items.append(place)
+        items[lightest].append(place)
         heapq.heapreplace(heap, (load + cost, lightest))
-    for load, part in heap:
-        shared[part].load = load
-    return shared
+    return [_Part(load, items[part]) for load, part in sorted(heap, key=itemgetter(1))]
 
 
 def _dealt_in_rounds(ordered: list[float], places: list[int], parts: int) -> list[_Part]:

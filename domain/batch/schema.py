@@ -79,6 +79,8 @@ _COLUMNS = (
     _row("admitted", torch.int64),  # policy version at which the prompt was admitted
     # sequences: written later
     _row("kept", torch.int64),  # trained tokens left after masks of stored columns
+    _row("taught", torch.int64),  # tokens left that a teacher spoke of
+    _row("taught_by", torch.int64),  # place of the row's teacher; -1 where it has none
     _row("weights", torch.float64, (None,)),  # of one unit, for each term of the objective
     _row("advantage", torch.float32),  # of an outcome estimator; spread over the row's tokens
     _row("chosen", torch.bool),  # the better of its pair (group), or judged good
@@ -105,6 +107,10 @@ _COLUMNS = (
     _predicted("teacher"),  # log-prob under the row's teacher; NaN where it gave none
     _predicted("teacher_topk", trailing=(None,)),  # its log-probs of the ids it kept
     _predicted("teacher_ids", torch.int64, (None,)),  # those ids
+    _predicted("taught", torch.bool),  # trained (or kept) tokens that a teacher spoke of
+    _predicted("taught_by", torch.int64),  # of the token's row
+    _predicted("reference_topk", trailing=(None,)),  # the reference's log-probs of its likeliest
+    _predicted("reference_ids", torch.int64, (None,)),  # those ids
     _predicted("observation", torch.bool),  # tool and user tokens that a term may learn
     _predicted("observation_weight"),  # of the token's role in that term
 )

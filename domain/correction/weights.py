@@ -93,15 +93,19 @@ def two_sided(
     return torch.where((weights_T >= low) & (weights_T <= high), weights_T, 0.0)
 
 
-def stored(*, correction_T: Tensor) -> Tensor:
-    """Weights that were made before the step, such as normalised ones.
+def stored(*, correction_T: Tensor, level: Level | str = Level.TOKEN, bound: float = 2.0) -> Tensor:
+    """Truncated weights over their mean: as a whole they scale nothing.
 
-    the column `correction`
+    min(rho, bound) / mean of it, over the tokens (or rows) of the optimizer step
 
-    Args: correction_T: (T,) not negative.
+    Args: correction_T: (T,) not negative, made before the step of `level` and `bound`, which are
+            those of `truncated`.
     Returns: (T,) without gradient.
-    Source: see `normalised`.
+    Raises: WrongValue: an option is out of range.
+    Source: self-normalised importance sampling, Owen 2013, "Monte Carlo theory", chapter 9.
     """
+    require_above(0.0, bound=bound)
+    one_of(Level, level)
     return correction_T.detach()
 
 

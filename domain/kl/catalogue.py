@@ -17,9 +17,7 @@ from hexpo.domain.kl.estimates import (
     k3_plus,
 )
 from hexpo.domain.kl.estimator import KLEstimator, Weighting
-from hexpo.domain.kl.full import full, full_top_k
-
-DISTRIBUTIONS = frozenset({"policy_logprobs", "reference_logprobs"})
+from hexpo.domain.kl.full import full, full_measures, full_top_k, full_top_k_measures
 
 KL_ESTIMATORS = by_name(
     Entry(name="k1", function=k1),
@@ -32,14 +30,16 @@ KL_ESTIMATORS = by_name(
     Entry(
         name="full",
         function=full,
+        measures=full_measures,
         needs=frozenset({"distributions over the vocabulary"}),
-        wide=DISTRIBUTIONS,
+        wide=frozenset({"policy_logprobs", "reference_logprobs"}),
     ),
     Entry(
         name="full_top_k",
         function=full_top_k,
+        measures=full_top_k_measures,
         needs=frozenset({"log-probs of the same top-k"}),
-        wide=DISTRIBUTIONS,
+        wide=frozenset({"policy_reference_topk", "reference_topk"}),
     ),
 )
 """Every estimator; values and gradients stand in the functions' docstrings."""

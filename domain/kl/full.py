@@ -27,21 +27,45 @@ def full(*, policy_logprobs_T: Tensor, reference_logprobs_T: Tensor) -> Tensor:
     return _summed(policy_logprobs_T, reference_logprobs_T)
 
 
-def full_top_k(*, policy_logprobs_T: Tensor, reference_logprobs_T: Tensor) -> Tensor:
+def full_top_k(*, policy_reference_topk_T: Tensor, reference_topk_T: Tensor) -> Tensor:
     """The divergence over some tokens and a tail that holds the rest: a lower bound of `full`.
 
     sum over K tokens p (log p - log q) + p' (log p' - log q'), p' = 1 - sum p, q' = 1 - sum q
 
-    Args: (T, K) each, floating, log-probs of the same K different tokens in nats; the first
-            carries gradient.
-    Returns: (T,), in the dtype of `policy_logprobs_T`; equal to `full` where K = V.
+    Args: (T, K) each, floating, log-probs in nats of the same K different tokens, those that the
+            reference finds likeliest; the first carries gradient.
+    Returns: (T,), in the dtype of `policy_reference_topk_T`; equal to `full` where K = V.
     Raises: WrongColumn: axes disagree.
     Source: as `full`; merging outcomes lowers a divergence (data processing inequality).
     """
-    _check(policy_logprobs_T, reference_logprobs_T)
-    tails = (_log_tail(policy_logprobs_T), _log_tail(reference_logprobs_T))
+    policy_TK, reference_TK = policy_reference_topk_T, reference_topk_T
+    _check(policy_TK, reference_TK)
+    tails = (_log_tail(policy_TK), _log_tail(reference_TK))
     tail_T = tails[0].exp() * (tails[0] - tails[1])
-    return _summed(policy_logprobs_T, reference_logprobs_T) + tail_T
+    return _summed(policy_TK, reference_TK) + tail_T
+
+
+def full_measures(*, policy_logprobs_T: Tensor, reference_logprobs_T: Tensor) -> dict[str, Tensor]:
+    """(T,): the divergence."""
+    columns = {
+        "policy_logprobs_T": policy_logprobs_T,
+        "reference_logprobs_T": reference_logprobs_T,
+    }
+    return {"kl": full(**columns)}
+
+
+def full_top_k_measures(
+    *, policy_reference_topk_T: Tensor, reference_topk_T: Tensor
+) -> dict[str, Tensor]:
+    """(T,) each: the divergence, and the mass on kept ids of the policy and of the reference."""
+    value_T = full_top_k(
+        policy_reference_topk_T=policy_reference_topk_T, reference_topk_T=reference_topk_T
+    )
+    return {
+        "kl": value_T,
+        "policy_kept_mass": policy_reference_topk_T.exp().sum(-1),
+        "reference_kept_mass": reference_topk_T.exp().sum(-1),
+    }
 
 
 def _summed(policy_TV: Tensor, reference_TV: Tensor) -> Tensor:

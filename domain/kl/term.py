@@ -11,7 +11,7 @@ from hexpo.domain.errors import WrongValue
 from hexpo.domain.kl.catalogue import kl_estimator
 from hexpo.domain.kl.estimates import capped
 from hexpo.domain.kl.estimator import KLEstimator
-from hexpo.domain.kl.full import full, full_top_k
+from hexpo.domain.kl.full import full, full_measures, full_top_k, full_top_k_measures
 from hexpo.domain.objective import Loss
 from hexpo.domain.reading import Reading
 
@@ -110,9 +110,7 @@ def kl_loss(
     """
     estimator, column = kl_estimator(name, unbiased=unbiased), Target(target).value
     if estimator.is_full:
-        function = full if estimator.name == "full" else full_top_k
-        columns = {"reference_logprobs": f"{column}_logprobs"}
-        return Loss(function=function if column == "reference" else Reading(function, columns))
+        return _full_loss(estimator.name, column)
     options = {"estimator": estimator}
     renamed = {} if column == "reference" else {"reference": column}
     if not unbiased:
@@ -130,3 +128,19 @@ def kl_loss(
         options=options,
         measures=Reading(unbiased_kl_measures, renamed),
     )
+
+
+def _full_loss(name: str, column: str) -> Loss:
+    """The divergence of distributions; of kept ids, those of the target."""
+    whole = name == "full"
+    function = full if whole else full_top_k
+    measures = full_measures if whole else full_top_k_measures
+    if column == "reference":
+        return Loss(function=function, measures=measures)
+    kept = "policy_topk" if column == "teacher" else f"policy_{column}_topk"
+    columns = (
+        {"reference_logprobs": f"{column}_logprobs"}
+        if whole
+        else {"policy_reference_topk": kept, "reference_topk": f"{column}_topk"}
+    )
+    return Loss(function=Reading(function, columns), measures=Reading(measures, columns))

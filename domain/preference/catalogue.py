@@ -7,8 +7,17 @@ from types import MappingProxyType
 
 from hexpo.domain.aggregate import Mode, Unit
 from hexpo.domain.catalogue import Elsewhere, Entry, by_name
-from hexpo.domain.preference.kto import kto
-from hexpo.domain.preference.losses import bradley_terry, dpo, ipo, orpo, pair_measures, simpo
+from hexpo.domain.losses.supervised import nll, nll_measures
+from hexpo.domain.preference.kto import kto, kto_measures
+from hexpo.domain.preference.losses import (
+    bradley_terry,
+    dpo,
+    ipo,
+    orpo,
+    pair_measures,
+    score_measures,
+    simpo,
+)
 
 _MODE = Mode.SEQ_MEAN_TOKEN_MEAN
 _PAIRS = frozenset({"pairs"})
@@ -51,6 +60,7 @@ PREFERENCES: Mapping[str, Entry] = by_name(
         name="bradley_terry",
         function=bradley_terry,
         unit=Unit.PAIR,
+        measures=score_measures,
         default_mode=_MODE,
         needs=frozenset({"pairs", "scalar head"}),
     ),
@@ -58,11 +68,24 @@ PREFERENCES: Mapping[str, Entry] = by_name(
         name="kto",
         function=kto,
         unit=Unit.SEQUENCE,
+        measures=kto_measures,
         default_mode=_MODE,
         needs=frozenset({"judged rows", "reference", "whole-step reference point"}),
     ),
 )
-"""Terms of `fit` on judged answers."""
+"""Losses of `fit` on judged answers."""
+
+FITTED: Mapping[str, Entry] = by_name(
+    Entry(
+        name="sft",
+        function=nll,
+        unit=Unit.TOKEN,
+        measures=nll_measures,
+        needs=frozenset({"answers"}),
+    ),
+    *PREFERENCES.values(),
+)
+"""What `algorithm.loss` may name in `fit`."""
 
 ELSEWHERE: Mapping[str, Elsewhere] = MappingProxyType(
     {

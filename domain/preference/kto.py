@@ -43,6 +43,19 @@ def kto(
     )
 
 
+def kto_measures(
+    *,
+    policy_T: Tensor,
+    reference_T: Tensor,
+    owner_T: Tensor,
+    chosen_S: Tensor,
+    **_: Tensor | float,
+) -> dict[str, Tensor]:
+    """(S,) how far each row's log-ratio went in the wished direction, in nats."""
+    gained_S = row_sums(policy_T - reference_T, owner_T, rows=chosen_S.shape[0])
+    return {"gain": torch.where(chosen_S, gained_S, -gained_S)}
+
+
 def reference_point(mismatched_S: Tensor) -> float:
     """z = max(0, mean of sum(old - reference) over prompts with another prompt's answer).
 

@@ -147,6 +147,24 @@ def bradley_terry(
     return -logsigmoid(chosen_P - rejected_P - margin)
 
 
+def score_measures(
+    *,
+    prediction_T: Tensor,
+    owner_T: Tensor,
+    group_S: Tensor,
+    chosen_S: Tensor,
+    margin: float = 0.0,
+) -> dict[str, Tensor]:
+    """(P,) each: the scores, and how often the chosen one's is larger; a tie counts half."""
+    score_S = row_lasts(prediction_T, owner_T, rows=group_S.shape[0])
+    chosen_P, rejected_P = split_pairs(score_S, group_S, chosen_S)
+    return {
+        "chosen": chosen_P,
+        "rejected": rejected_P,
+        "accuracy": ((chosen_P - rejected_P).sign() + 1) / 2,
+    }
+
+
 def pair_measures(
     *,
     policy_T: Tensor,

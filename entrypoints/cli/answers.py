@@ -51,15 +51,32 @@ def show_evaluation(console: Console, report: EvaluationReport) -> None:
     console.print(table)
 
 
+def show_numbers(
+    console: Console, first: Mapping[str, float] | None, last: Mapping[str, float] | None
+) -> None:
+    """Numbers of held-out rows, before and after."""
+    if first is None or last is None:
+        return
+    sides = {"value": last} if first is last else {"before": first, "after": last}
+    console.print(_table(sides, title="held-out rows"))
+
+
 def _numbers(reports: Mapping[str, EvaluationReport]) -> Table:
-    table = Table(title="held-out prompts")
+    columns = {
+        side: {key.rpartition("/")[2]: value for key, value in values(report.metrics).items()}
+        for side, report in reports.items()
+    }
+    return _table(columns, title="held-out prompts")
+
+
+def _table(columns: Mapping[str, Mapping[str, float]], *, title: str) -> Table:
+    table = Table(title=title)
     table.add_column("metric")
-    for name in reports:
+    for name in columns:
         table.add_column(name, justify="right")
-    columns = [values(report.metrics) for report in reports.values()]
-    for key in columns[-1]:
-        cells = [f"{column[key]:.4g}" if key in column else "" for column in columns]
-        table.add_row(key.rpartition("/")[2], *cells)
+    for key in [*columns.values()][-1]:
+        cells = [f"{column[key]:.4g}" if key in column else "" for column in columns.values()]
+        table.add_row(key, *cells)
     return table
 
 

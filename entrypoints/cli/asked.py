@@ -30,6 +30,13 @@ class Asked:
         str | None, _help("`G:T` devices that generate and that train, or `colocated`.")
     ] = None
     staleness: Annotated[float | None, _help("Instead of asynchrony.max_staleness.")] = None
+    parts: Annotated[
+        int | None,
+        _help(
+            "Parts of a batch that are trained as they come, on separate devices; by default as the"
+            " configuration would: its optimizer steps, or 1."
+        ),
+    ] = None
     sweep: Annotated[bool, Parameter(negative="", help="Look for the best split and schedule.")] = (
         False
     )

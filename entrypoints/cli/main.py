@@ -26,7 +26,7 @@ USER_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
 
 REFUSED = MappingProxyType(
     {
-        errno.ENOSPC: "make room there; what was saved is whole, go on with hexpo train --resume RUN",
+        errno.ENOSPC: "make room there; what was saved is whole: hexpo train --resume RUN",
         errno.EDQUOT: "your quota there is used up; what was saved is whole",
         errno.EROFS: "choose a folder that can be written (run.folder)",
         errno.EACCES: "choose a folder that you may write (run.folder)",
@@ -186,11 +186,12 @@ def run(arguments: Sequence[str]) -> int:
             _trace(error)
         return _say(str(error), USER_ERROR)
     except OSError as error:
-        if error.errno not in REFUSED:
+        advice = REFUSED.get(error.errno or 0)
+        if advice is None:
             raise
         if debug:
             _trace(error)
-        return _say(f"{error}; {REFUSED[error.errno]}", FAILURE)
+        return _say(f"{error}; {advice}", FAILURE)
     return code if isinstance(code, int) else 0
 
 

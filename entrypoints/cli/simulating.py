@@ -23,11 +23,17 @@ if TYPE_CHECKING:  # they import torch, which must not happen before the process
 def simulate(config: str, overrides: Sequence[str], asked: Asked) -> int:
     """Play the configuration's schedule in virtual time, and show what it reaches."""
     process.prepare(Path(config), overrides)
+    from hexpo.infrastructure.config.fitting import is_fit
     from hexpo.infrastructure.config.load import load
     from hexpo.infrastructure.forecast import fastest
 
     console = Console()
     resolved = load(config, overrides=overrides).config
+    if is_fit(resolved):
+        raise ConfigurationError(
+            f"algorithm.loss.name: {resolved.algorithm.loss.name} learns from given answers: there"
+            " is no generation whose devices could be weighed; see hexpo plan"
+        )
     machine, prompt_tokens = _machine(asked)
     work = _workload(resolved, asked, prompt_tokens)
     offers: list[Offer] = []
@@ -122,16 +128,24 @@ def _offers(config: RunConfig, machine: Machine, work: Workload, asked: Asked) -
 
 def _choice(config: RunConfig, asked: Asked) -> Choice:
     from hexpo.domain.objective import Proximal
-    from hexpo.infrastructure.config.algorithm import objective_of
+    from hexpo.infrastructure.config.algorithm import objective_of, updates
+    from hexpo.infrastructure.config.streaming import streams
     from hexpo.infrastructure.forecast import Choice
 
-    chosen = config.asynchrony
+    chosen, stored = config.asynchrony, objective_of(config).proximal is Proximal.STORED
+    parts = asked.parts or (updates(config) if streams(config) else 1)
+    if parts > updates(config) or (parts > 1 and stored):
+        why = "its old log-probs are scored first" if stored else f"{updates(config)} steps"
+        raise ConfigurationError(
+            f"--parts {parts}: a batch of this configuration cannot be trained in so many ({why})"
+        )
     return Choice(
         max_staleness=chosen.max_staleness if asked.staleness is None else asked.staleness,
         order=chosen.order,
         window=chosen.window,
         on_update=chosen.on_update,
-        old_pass=objective_of(config).proximal is Proximal.STORED,
+        parts=parts,
+        old_pass=stored,
     )
 
 

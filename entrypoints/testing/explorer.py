@@ -19,10 +19,12 @@ from hexpo.adapters.simulated.world import SimulatedPrompts, SimulatedTokenizer,
 from hexpo.adapters.stores.memory import MemoryRowStore
 from hexpo.adapters.transfer.shared import SharedTransfer
 from hexpo.application.agents import SingleTurn
+from hexpo.application.delivery import Delivery
 from hexpo.application.evaluate import Evaluator
 from hexpo.application.grading import Player, RetryPolicy
 from hexpo.application.learning import POLICY, Learner, LearningSettings, Recipe, Role
 from hexpo.application.ports.tracker import Sample
+from hexpo.application.ports.transfer import WeightTransfer
 from hexpo.application.rollouts import FlatJudge, Rollouts, unscored
 from hexpo.application.train import RunReport, Schedule, Trainer
 from hexpo.domain.advantages.catalogue import estimator
@@ -31,17 +33,17 @@ from hexpo.domain.losses.ppo import ppo
 from hexpo.domain.objective import Loss, Objective, Term
 from hexpo.domain.sampling import Sampling
 from hexpo.domain.schedule import open_gate
+from hexpo.entrypoints.testing.broken import Broken, require
+from hexpo.entrypoints.testing.faults import FaultyFleet, replicas_of
+from hexpo.entrypoints.testing.fleets import WatchedReplicas
 from hexpo.entrypoints.testing.promises import check_process, check_run
 from hexpo.entrypoints.testing.scenarios import Interruption, Scenario, draw
 from hexpo.entrypoints.testing.worlds import (
-    Broken,
-    FaultyFleet,
     Folders,
     LightLearner,
     ScenarioReward,
     WatchedRollouts,
     Witness,
-    require,
 )
 
 _PATIENCE = 50_000.0
@@ -61,6 +63,7 @@ class World:
     rollouts: Rollouts
     tracker: SimulatedTracker
     trainer: Trainer
+    replicas: WatchedReplicas | None = None
 
 
 Build = Callable[[Scenario, Folders], World]
@@ -68,7 +71,8 @@ Build = Callable[[Scenario, Folders], World]
 
 def build(scenario: Scenario, store: Folders) -> World:
     """Everything of one process, made anew: only the checkpoints outlive it."""
-    rows, rollout = MemoryRowStore(), FaultyFleet(scenario)
+    replicas = replicas_of(scenario) if scenario.fleet else None
+    rows, rollout = MemoryRowStore(), FaultyFleet(scenario, replicas)
     engine, tracker = Witness(rows, step_seconds=scenario.step_seconds), SimulatedTracker()
     rollouts = WatchedRollouts(
         SimulatedPrompts(scenario.prompts),
@@ -87,6 +91,9 @@ def build(scenario: Scenario, store: Folders) -> World:
         store=rows,
         recipe=Recipe(estimators=(estimator("grpo"),)),
     )
+    transfer: WeightTransfer = SharedTransfer(rollout)
+    if replicas is not None:
+        transfer = Delivery(transfer_once=transfer, replicas=replicas)
     trainer = Trainer(
         Schedule(
             steps=scenario.steps,
@@ -100,14 +107,15 @@ def build(scenario: Scenario, store: Folders) -> World:
         rollouts=rollouts,
         learner=learner,
         rollout=rollout,
-        transfer=SharedTransfer(rollout),
+        transfer=transfer,
         checkpoints=store,
         tracker=tracker,
         evaluator=Evaluator(
             SimulatedPrompts(2), _player(scenario, rollout, "evaluate"), rollout, samples=1
         ),
+        gauges=dict if replicas is None else replicas.metrics,
     )
-    return World(scenario, rollout, engine, rollouts, tracker, trainer)
+    return World(scenario, rollout, engine, rollouts, tracker, trainer, replicas)
 
 
 def _player(scenario: Scenario, rollout: FaultyFleet, stream: str) -> Player:
@@ -131,6 +139,7 @@ def _player(scenario: Scenario, rollout: FaultyFleet, stream: str) -> Player:
 async def _until(world: World, interruption: Interruption | None) -> RunReport | None:
     """Run to the end, or to the interruption; None where it died."""
     run = asyncio.ensure_future(world.trainer.run())
+    fate = None if world.replicas is None else asyncio.ensure_future(world.replicas.live())
     if interruption is not None:
         await asyncio.wait({run}, timeout=interruption.after)
         match interruption.kind:
@@ -144,13 +153,25 @@ async def _until(world: World, interruption: Interruption | None) -> RunReport |
                 world.rollout.fail_transfer = True
     await asyncio.wait({run}, timeout=_PATIENCE)
     require(run.done(), "F4, F7: the run did not end within its bound")
+    if world.replicas is not None and fate is not None:
+        await _end(world.replicas, fate)
     await _require_nothing_left()
     if run.cancelled():
         return None
     error = run.exception()
-    if isinstance(error, EngineFailed) and interruption is not None:
+    may_fail = world.replicas is not None and world.replicas.had_too_few
+    if isinstance(error, EngineFailed) and (interruption is not None or may_fail):
         return None
     return run.result()
+
+
+async def _end(replicas: WatchedReplicas, fate: asyncio.Future[None]) -> None:
+    """Nothing befalls them any more, and they are closed, hanging ones included."""
+    fate.cancel()
+    await asyncio.wait({fate})
+    if not fate.cancelled():
+        fate.result()
+    await replicas.close()
 
 
 async def _require_nothing_left() -> None:
@@ -162,9 +183,10 @@ async def _require_nothing_left() -> None:
 
 async def _live(scenario: Scenario, folder: Path, make: Build) -> list[World]:
     """All processes of a run, one after the other."""
-    store, worlds = Folders(folder), []
-    for interruption in (*scenario.interruptions, None):
-        world = make(scenario, store)
+    store, worlds = Folders(folder), list[World]()
+    again = [None] if scenario.faults else []  # too many replicas may die: in the first process
+    for interruption in (*scenario.interruptions, None, *again):
+        world = make(attrs.evolve(scenario, faults=()) if worlds else scenario, store)
         worlds.append(world)
         report = await _until(world, interruption)
         check_process(scenario, world.tracker, world.rollout, ended_well=report is not None)

@@ -10,6 +10,7 @@ from hexpo.application.continuing import OnUpdate
 from hexpo.domain.schedule import Order, Plan, plan, window_of
 from hexpo.domain.schedule.capacity import largest_window
 from hexpo.domain.seeds import seed_for
+from hexpo.entrypoints.testing.mortal import Mishap
 
 
 @attrs.frozen(kw_only=True)
@@ -21,6 +22,21 @@ class Interruption:
     dies; `transfer`: a weight update fails half-way."""
     after: float
     """Virtual seconds."""
+
+
+@attrs.frozen(kw_only=True)
+class Fault:
+    """What befalls one replica of several, in the run's first process."""
+
+    kind: Mishap
+    replica: str
+    after: float
+    """Virtual seconds from the start."""
+    back: float | None = None
+    """Seconds after it was fenced it is well again and readmitted; one that hangs or babbles, so
+    long after it began. None: never."""
+    is_replaced: bool = True
+    """A new engine comes in its place."""
 
 
 @attrs.frozen(kw_only=True)
@@ -65,6 +81,13 @@ class Scenario:
     whole: bool = True
     """With tables, advantages and objective; else only what the loop sees of learning."""
     interruptions: tuple[Interruption, ...] = ()
+    fleet: int = 0
+    """Replicas behind the library's own routing and fencing; 0: one engine of `replicas`."""
+    least_share: float = 0.5
+    """Of them: the run goes on while so many live."""
+    catch_up: bool = False
+    """A readmitted one loads the present version at once."""
+    faults: tuple[Fault, ...] = ()
 
     @property
     def plan(self) -> Plan:
@@ -77,6 +100,10 @@ class Scenario:
         return share > 0 and seed_for(self.seed, *what) / 2**63 < share
 
 
+SHARE = 0.25
+"""Of the scenarios: several replicas, one or more of which something befalls."""
+
+
 def draw(seed: int) -> Scenario:
     """The scenario of a seed."""
     random = Random(seed)
@@ -85,7 +112,7 @@ def draw(seed: int) -> Scenario:
     order, window = _order(random, groups, staleness)
     faulty = random.random() < 0.5
     share = random.choice([0.02, 0.1, 0.25])
-    return Scenario(
+    drawn = Scenario(
         seed=seed,
         groups=groups,
         samples=samples,
@@ -114,6 +141,7 @@ def draw(seed: int) -> Scenario:
         interruptions=_interruptions(random),
         parts=random.randint(1, 3),
     )
+    return _with_replicas(drawn, random) if random.random() < SHARE else drawn
 
 
 def _order(random: Random, groups: int, staleness: float) -> tuple[Order, int | None]:
@@ -129,4 +157,34 @@ def _interruptions(random: Random) -> tuple[Interruption, ...]:
     return tuple(
         Interruption(kind=random.choice(kinds), after=random.uniform(0.0, 12.0))
         for _ in range(random.choice([0, 0, 1, 1, 2]))
+    )
+
+
+def _with_replicas(drawn: Scenario, random: Random) -> Scenario:
+    """Two to four replicas; most of the time something befalls some of them."""
+    fleet = random.randint(2, 4)
+    struck = random.sample(range(fleet), random.choice([0, 1, 1, 1, 2, 2, fleet]))
+    faults = tuple(_fault(random, place) for place in struck)
+    hangs = any(one.kind is Mishap.HANGS for one in faults)
+    return attrs.evolve(
+        drawn,
+        evaluate_every=0 if hangs else drawn.evaluate_every,  # it might get no answer at all
+        fleet=fleet,
+        replicas=1,
+        token_seconds=0.3,  # long enough for a mishap to meet answers
+        deadline_seconds=600.0,
+        least_share=random.choice([0.25, 0.5, 0.5, 1.0]),
+        catch_up=random.random() < 0.5,
+        faults=faults,
+    )
+
+
+def _fault(random: Random, place: int) -> Fault:
+    comes_back = random.random() < 0.6
+    return Fault(
+        kind=random.choice(list(Mishap)),
+        replica=f"replica-{place}",
+        after=random.uniform(0.0, 6.0),
+        back=random.uniform(0.1, 10.0) if comes_back else None,
+        is_replaced=random.random() < 0.5,
     )

@@ -9,8 +9,9 @@ from hexpo.application.grading import Player, RetryPolicy
 from hexpo.application.ports.transfer import Update
 from hexpo.domain.sampling import Sampling
 from hexpo.domain.trajectory import Scored, Ticket
+from hexpo.entrypoints.testing.faults import FaultyFleet
 from hexpo.entrypoints.testing.scenarios import Scenario
-from hexpo.entrypoints.testing.worlds import FaultyFleet, ScenarioReward
+from hexpo.entrypoints.testing.worlds import ScenarioReward
 
 Row = tuple[int, tuple[int, ...], tuple[float, ...], float | None]
 """Step, ids, log-probs, score."""

@@ -3,41 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import attrs
-import torch
-
-from hexpo.adapters.simulated.costs import RolloutSpeed
-from hexpo.adapters.simulated.fleet import FleetSettings, SimulatedFleet
 from hexpo.adapters.simulated.training import SimulatedTraining
 from hexpo.application.learning import POLICY, Learner, Learnt, Lesson
 from hexpo.application.ports.checkpoints import Checkpoint
-from hexpo.application.ports.rollout import Generation, PauseMode, Request
-from hexpo.application.ports.transfer import Update
 from hexpo.application.rollouts import Rollouts
 from hexpo.application.timing import Stopwatch
 from hexpo.domain.batch import Sequences
-from hexpo.domain.digest import Digest
-from hexpo.domain.errors import EngineFailed
 from hexpo.domain.metrics import Metrics
 from hexpo.domain.objective import Objective
 from hexpo.domain.schedule import Order, overdue
 from hexpo.domain.trajectory import Cause, Failed, Group, Outcome, Scored, Trajectory
+from hexpo.entrypoints.testing.broken import require
 from hexpo.entrypoints.testing.scenarios import Scenario
-
-
-class Broken(AssertionError):
-    """A promise that a run did not keep."""
-
-
-def require(condition: bool, promise: str) -> None:  # noqa: FBT001  reads as a sentence
-    """Raises Broken with the promise unless it is kept."""
-    if not condition:
-        raise Broken(promise)
 
 
 class Folders:
@@ -66,79 +47,6 @@ class Folders:
         """The newest whole one."""
         last = max(self._complete, default=None)
         return None if last is None else Checkpoint(last, self._complete[last])
-
-
-class FaultyFleet(SimulatedFleet):
-    """Raises, hangs and answers nonsense where its scenario says so."""
-
-    def __init__(self, scenario: Scenario) -> None:
-        speed = RolloutSpeed(
-            token_seconds=scenario.token_seconds, request_seconds=0.0, slots=scenario.slots
-        )
-        settings = FleetSettings(
-            replicas=scenario.replicas, speed=speed, load_seconds=scenario.load_seconds
-        )
-        super().__init__(settings, lambda request: _length(scenario, request))
-        self._scenario = scenario
-        self._tried: set[str] = set()
-        self.given: list[Generation] = []
-        self.pauses = self.resumes = 0
-        self.is_paused = False
-        self.fail_transfer = False
-
-    async def generate(self, request: Request) -> Generation:
-        """The answer, or what goes wrong with it."""
-        scenario, name = self._scenario, request.id
-        if not name.startswith("train"):
-            return await super().generate(request)
-        if scenario.happens(scenario.hanging, "hang", name):
-            await asyncio.sleep(1e9)
-        if scenario.happens(scenario.failing, "fail", name) and name not in self._tried:
-            self._tried.add(name)
-            await asyncio.sleep(0.2)
-            raise ConnectionError(name)
-        answer = await super().generate(request)
-        self.given.append(answer)
-        if scenario.happens(scenario.garbled, "garble", name):
-            return _garbled(answer, request.seed)
-        return answer
-
-    async def pause(self, mode: PauseMode) -> None:
-        """Counted."""
-        require(not self.is_paused, "R2: a pause follows a resume")
-        self.is_paused = True
-        self.pauses += 1
-        await super().pause(mode)
-
-    async def resume(self) -> None:
-        """Counted."""
-        require(self.is_paused, "R2: a resume follows a pause")
-        self.is_paused = False
-        self.resumes += 1
-        await super().resume()
-
-    async def load_weights(self, update: Update) -> Digest | None:
-        """May fail half-way."""
-        require(self.is_paused, "G2: weights are loaded while the engine is paused")
-        if self.fail_transfer and update.version > self.version:
-            await asyncio.sleep(self._scenario.load_seconds / 2)
-            raise EngineFailed("the transfer was cut")
-        return await super().load_weights(update)
-
-
-def _length(scenario: Scenario, request: Request) -> int:
-    """Log-normal around 4 tokens, at most 40."""
-    place = torch.special.ndtri(torch.tensor((request.seed % 9973 + 0.5) / 9973)).item()
-    return max(1, min(40, round(4 * math.exp(scenario.tail * place))))
-
-
-def _garbled(answer: Generation, seed: int) -> Generation:
-    kind = seed % 3
-    if kind == 0:
-        return attrs.evolve(answer, logprobs=answer.logprobs[:-1])
-    if kind == 1:
-        return attrs.evolve(answer, tokens=answer.tokens + 1000)
-    return attrs.evolve(answer, tokens=-1 - answer.tokens)
 
 
 class ScenarioReward:

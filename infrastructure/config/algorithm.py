@@ -18,7 +18,8 @@ from hexpo.domain.moving import ENTROPY, KL
 from hexpo.domain.objective import Loss, Objective, Proximal, Term
 from hexpo.domain.reading import Reading
 from hexpo.domain.schedule import Plan, plan, window_of
-from hexpo.infrastructure.config.correction import factors_of, masks_of
+from hexpo.infrastructure.config.correction import factors_of, masks_of, normalising_of
+from hexpo.infrastructure.config.fitting import fit_objective, form_of
 from hexpo.infrastructure.config.moving import moving_of
 from hexpo.infrastructure.config.options import entry, typed
 from hexpo.infrastructure.config.schema import (
@@ -29,13 +30,19 @@ from hexpo.infrastructure.config.schema import (
     RunConfig,
     Start,
 )
+from hexpo.infrastructure.config.teachers import hearing_of, measured, taught
 
 TASK = "task"
 """Option of an estimator that adds to another one's advantage: that one's name."""
 
 
 def estimators_of(config: RunConfig) -> tuple[Estimator, ...]:
-    """What makes the advantages, one after the other. Raises WrongValue: see `estimator_of`."""
+    """What makes the advantages, one after the other; nothing in `fit`.
+
+    Raises: WrongValue: see `estimator_of`.
+    """
+    if form_of(config) is not None:
+        return ()
     last = estimator_of(config)
     if TASK not in last.needs.options:
         return (last,)
@@ -97,6 +104,9 @@ def choices_of(config: RunConfig) -> tuple[Estimator, ...]:
             seed=config.run.seed,
         )
         chosen.append(Estimator(function=covariant))
+    where = KEPT if masks else "trained"
+    chosen += hearing_of(objective_of(config), where=where)
+    chosen += normalising_of(config, where=where)
     return tuple(chosen)
 
 
@@ -125,6 +135,8 @@ def proximal_of(config: RunConfig) -> Proximal:
 
 def objective_of(config: RunConfig) -> Objective:
     """The sum of terms to minimise. Raises WrongValue: unknown name or option."""
+    if (form := form_of(config)) is not None:
+        return fit_objective(config, form)
     chosen = config.algorithm
     policy = _term(
         "policy", chosen.loss, of="policy loss", mode=chosen.aggregation, constant=chosen.constant
@@ -147,7 +159,9 @@ def objective_of(config: RunConfig) -> Objective:
     if masks_of(config):
         terms = [attrs.evolve(term, mask=KEPT, count=KEPT) for term in terms]
     own = len(terms) - len(chosen.terms)
-    terms.insert(own, AGREEMENT)
+    terms[own:own] = measured(entry("advantage estimator", chosen.advantage.name), terms)
+    terms = [taught(config, term) for term in terms]
+    terms.insert(len(terms) - len(chosen.terms), AGREEMENT)
     return Objective(terms=tuple(terms), proximal=proximal_of(config))
 
 

@@ -7,6 +7,7 @@ An adapter that cannot do everything says so by a function `capabilities(config)
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from hexpo.application.continuing import OnUpdate
@@ -14,9 +15,11 @@ from hexpo.application.ports.rollout import RolloutCapabilities
 from hexpo.domain.catalogue import Entry, find
 from hexpo.domain.errors import HexpoError
 from hexpo.domain.kl.catalogue import ELSEWHERE, KL_ESTIMATORS
+from hexpo.domain.kl.term import Target
+from hexpo.infrastructure.config import lora
 from hexpo.infrastructure.config.drawing import training_sampling
 from hexpo.infrastructure.config.options import ADAPTERS
-from hexpo.infrastructure.config.schema import ModelRole, RunConfig, further_model
+from hexpo.infrastructure.config.schema import ModelRole, Placement, RunConfig, further_model
 from hexpo.infrastructure.config.structure import Problem, structure
 from hexpo.infrastructure.find import adapter
 from hexpo.infrastructure.technologies import require
@@ -30,18 +33,45 @@ ASSEMBLED = frozenset(
 )  # fmt: skip
 """Columns that every batch has when it is made."""
 
-MADE = frozenset(
-    {"policy", "entropy", "squares", "old", "reference", "advantage", "weights", "covariant"}
-)
+REFERENCE = frozenset({"reference", "reference_topk", "reference_ids", "reference_logprobs"})
+"""What the model before training says of a token."""
+
+MADE = REFERENCE | {
+    "policy", "entropy", "squares", "old", "advantage", "weights", "covariant", "correction",
+    "policy_logprobs", "policy_reference_topk",
+}  # fmt: skip
 """Columns that the policy's engine, its reference view, an estimator or a choice makes."""
 
 ALWAYS = frozenset(
     {
         "reference", "scoring pass", "greedy baseline", "role", "whole step",
         "whole-step covariance", "sum of squared probabilities",
+        "distributions over the vocabulary", "log-probs of the same top-k",
     }
 )  # fmt: skip
 """What every run can provide beside columns; it does so where something asks for it."""
+
+
+DISTRIBUTIONS: Mapping[str, frozenset[Target]] = MappingProxyType(
+    {
+        "full": frozenset({Target.REFERENCE}),
+        "full_top_k": frozenset({Target.REFERENCE, Target.TEACHER}),
+    }
+)
+"""Whose distributions a KL estimator can be given: the reference lies beside the policy, a teacher
+keeps its likeliest ids, and the policies of the past kept none."""
+
+
+REASONS: Mapping[str, str] = MappingProxyType(
+    {
+        "column prediction": "the column prediction of a value head, and a policy has a"
+        " distribution in its place (a critic of models minimises its own loss)",
+        "observation mask": "an observation mask: tokens of tools and users in later turns, and"
+        " episodes here have one turn",
+        "multi-token head": "a multi-token head, and no model family here is loaded with one",
+    }
+)
+"""Why what is missing cannot be had."""
 
 
 def provided(config: RunConfig) -> frozenset[str]:
@@ -50,7 +80,7 @@ def provided(config: RunConfig) -> frozenset[str]:
     if further_model(config, ModelRole.CRITIC) is not None:
         found |= {"value", "return"}
     if further_model(config, ModelRole.TEACHER) is not None:
-        found |= {"teacher"}
+        found |= {"teacher", "teacher_topk", "teacher_ids", "policy_topk", "taught_by"}
     return found
 
 
@@ -59,10 +89,12 @@ def lacking(config: RunConfig, found: Entry) -> list[str]:
     columns = [*found.columns.tokens, *found.columns.sequences]
     unknown = [name for name in columns if name not in provided(config)]
     roles = {model.role.value for model in config.models}
+    if ModelRole.TEACHER.value in roles:
+        roles |= {"teacher's top-k"}
     services = sorted(found.needs - ALWAYS - roles)
     if config.algorithm.advantage.options.get("components"):
         services = [name for name in services if name != "reward components"]
-    return services or [f"column {name}" for name in unknown]
+    return [REASONS.get(one, one) for one in services or [f"column {name}" for name in unknown]]
 
 
 def lacking_for_kl(config: RunConfig) -> list[str]:
@@ -70,13 +102,18 @@ def lacking_for_kl(config: RunConfig) -> list[str]:
     kl = config.algorithm.kl
     found = find(kl.estimator, KL_ESTIMATORS, what="KL estimator", elsewhere=ELSEWHERE)
     has_target = kl.target.value in provided(config)
-    return [*sorted(found.needs), *([] if has_target else [f"column {kl.target.value}"])]
+    missing = [] if has_target else [f"column {kl.target.value}"]
+    if found.wide and kl.target not in DISTRIBUTIONS[found.name]:
+        fitting = ", ".join(sorted(target.value for target in DISTRIBUTIONS[found.name]))
+        missing.append(f"the target's distribution (there is that of: {fitting})")
+    return [*sorted(found.needs - ALWAYS), *missing]
 
 
 def problems(config: RunConfig) -> Iterator[Problem]:
     """Options that the chosen adapters would not honour (M2), and technologies not installed."""
     yield from _missing_extras(config)
     yield from _rollout(config)
+    yield from lora.problems(config)
 
 
 def rollout_capabilities(config: RunConfig) -> RolloutCapabilities | None:
@@ -103,12 +140,24 @@ def rollout_problems(config: RunConfig, able: RolloutCapabilities) -> Iterator[P
             f"rollout engine {engine} cannot {asked.on_update.value}; it can {known}",
         )
     has_its_own_weights = able.overlap or config.rollout.replicas > 0
-    if asked.max_staleness > 0 and not has_its_own_weights:
+    if asked.placement is Placement.STREAMING and not has_its_own_weights:
+        yield Problem(
+            "asynchrony.placement",
+            f"streaming: rollout engine {engine} reads the trainer's live weights with these"
+            " options and cannot generate while they change; use separate, or give it a process of"
+            " its own (rollout.replicas=1)",
+        )
+    elif asked.max_staleness > 0 and not has_its_own_weights:
         yield Problem(
             "asynchrony.max_staleness",
             f"{asked.max_staleness:g}: rollout engine {engine} reads the trainer's live weights"
             " with these options and cannot generate while they change; use 0, or give it a"
             " process of its own (rollout.replicas=1)",
+        )
+    if config.training.options.get("sent") == "adapters" and not able.adapters:
+        yield Problem(
+            "training.options.sent",
+            f"adapters: rollout engine {engine} takes whole weights; use merged",
         )
     if training_sampling(config).stop_texts and not able.stop_texts:
         yield Problem("rollout.sampling.stop_texts", f"rollout engine {engine} knows stop ids only")

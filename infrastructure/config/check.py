@@ -12,7 +12,7 @@ from pathlib import Path
 from hexpo.domain.aggregate import Mode, Unit
 from hexpo.domain.errors import HexpoError, WrongValue
 from hexpo.domain.objective import Proximal
-from hexpo.infrastructure.config import capabilities, drawing, model, roles
+from hexpo.infrastructure.config import capabilities, drawing, fitting, model, roles
 from hexpo.infrastructure.config.algorithm import (
     admission_plan,
     estimator_of,
@@ -24,6 +24,7 @@ from hexpo.infrastructure.config.algorithm import (
 from hexpo.infrastructure.config.load import refuse
 from hexpo.infrastructure.config.options import entry
 from hexpo.infrastructure.config.schema import KLPlace, NamedFunction, RunConfig
+from hexpo.infrastructure.config.streaming import streaming
 from hexpo.infrastructure.config.structure import Problem
 from hexpo.infrastructure.find import adapter
 
@@ -32,13 +33,20 @@ Check = Callable[[RunConfig], Iterator[Problem]]
 
 def problems(config: RunConfig) -> list[Problem]:
     """All conflicts of a configuration, in the order of its sections."""
-    return [problem for check in CHECKS for problem in check(config)]
+    checks = FIT_CHECKS if fitting.is_fit(config) else CHECKS
+    return [problem for check in checks for problem in check(config)]
 
 
 def require_sound(config: RunConfig) -> None:
     """Raises ConfigurationError that lists every conflict; loads nothing."""
     if found := problems(config):
         raise refuse(found)
+
+
+def grader(config: RunConfig) -> Iterator[Problem]:
+    """Somebody says what an answer is worth."""
+    if config.reward is None:
+        yield Problem("reward.kind", "missing: nothing says what an answer is worth")
 
 
 def batch_arithmetic(config: RunConfig) -> Iterator[Problem]:
@@ -97,7 +105,11 @@ def sampling(config: RunConfig) -> Iterator[Problem]:
 def kl_place(config: RunConfig) -> Iterator[Problem]:
     """KL acts once, unless it was said to act twice."""
     chosen = config.algorithm
-    in_terms = [term.name for term in chosen.terms if "reference" in _token_columns(term.loss)]
+    in_terms = [
+        term.name
+        for term in chosen.terms
+        if capabilities.REFERENCE.intersection(_token_columns(term.loss))
+    ]
     if in_terms and chosen.kl.acts is not KLPlace.NONE:
         yield Problem(
             "algorithm.kl.where",
@@ -293,6 +305,7 @@ CHECKS: tuple[Check, ...] = tuple(
     for check in (
         model.problems,
         files,
+        grader,
         batch_arithmetic,
         group_size,
         sampling,
@@ -302,10 +315,12 @@ CHECKS: tuple[Check, ...] = tuple(
         proximal,
         term_names,
         freshness,
+        streaming,
         processes,
         evaluation,
         columns,
         roles.further_models,
+        roles.one_correction,
         roles.sequence_advantages,
         roles.components,
         roles.controllers,
@@ -313,3 +328,19 @@ CHECKS: tuple[Check, ...] = tuple(
         capabilities.problems,
     )
 )
+"""Those of the loop."""
+
+FIT_CHECKS: tuple[Check, ...] = tuple(
+    _survives(check)
+    for check in (
+        model.problems,
+        files,
+        evaluation,
+        fitting.units,
+        fitting.unread_keys,
+        fitting.columns_read,
+        fitting.value_head,
+        capabilities.problems,
+    )
+)
+"""Those of learning from given answers."""

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from hexpo.domain.batch.assemble import Shaping
+from hexpo.domain.correction.normalising import Normalising
+from hexpo.domain.correction.weights import stored
 from hexpo.domain.estimators import Estimator
 from hexpo.domain.masks.catalogue import MASKS
 from hexpo.domain.masks.stored import Mask
@@ -36,6 +38,13 @@ def masks_of(config: RunConfig) -> tuple[Mask, ...]:
         for each, options in found
         if each.name in MASKS
     )
+
+
+def normalising_of(config: RunConfig, *, where: str) -> tuple[Estimator, ...]:
+    """What makes the weights of `stored`, where it is chosen. Args: where: of which mask."""
+    chosen = [one for one in config.algorithm.correction if one.name == stored.__name__]
+    made = [typed(entry("correction", one.name), one.options) for one in chosen]
+    return tuple(Estimator(function=Normalising(where=where, **options)) for options in made)
 
 
 @attrs.frozen

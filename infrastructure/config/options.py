@@ -24,6 +24,7 @@ from hexpo.domain.errors import HexpoError, WrongValue
 from hexpo.domain.kl.catalogue import KL_ESTIMATORS
 from hexpo.domain.losses.catalogue import ELSEWHERE, LOSSES, OPTIONS_ELSEWHERE, TERMS
 from hexpo.domain.masks import catalogue as masks
+from hexpo.domain.preference import catalogue as preference
 from hexpo.domain.shaping.catalogue import SHAPINGS
 from hexpo.infrastructure.config.structure import Problem, plain, structure, structure_value
 from hexpo.infrastructure.find import closest, config_type
@@ -75,7 +76,9 @@ def entry(of: str, name: str) -> Entry:
         case "advantage estimator":
             return find(name, ADVANTAGES, what=of, elsewhere=ADVANTAGES_ELSEWHERE)
         case "policy loss":
-            return find(name, LOSSES, what=of, elsewhere=ELSEWHERE)
+            known = {**LOSSES, **preference.FITTED}
+            foreign = {**preference.ELSEWHERE, **ELSEWHERE}
+            return find(name, known, what=of, elsewhere=foreign)
         case "shaping":
             return find(name, SHAPINGS, what="reward shaping")
         case "correction":

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from hexpo.domain.correction.weights import stored
+from hexpo.domain.distillation.teachers import SPOKEN
 from hexpo.domain.errors import HexpoError
-from hexpo.domain.kl.term import Target
 from hexpo.domain.shaping.groups import Flat
+from hexpo.infrastructure.config import teachers
 from hexpo.infrastructure.config.algorithm import (
     critic_objective,
     estimators_of,
     objective_of,
 )
 from hexpo.infrastructure.config.filtering import filtering_of
+from hexpo.infrastructure.config.model import shape_of
 from hexpo.infrastructure.config.moving import moving_of
 from hexpo.infrastructure.config.schema import (
     FurtherModel,
@@ -32,10 +35,11 @@ def further_models(config: RunConfig) -> Iterator[Problem]:
             "training.options.value_head",
             "the policy has a distribution, not a value: remove it, and add a critic to models",
         )
+    yield from teachers.problems(config, objective_of(config))
     times = Counter(model.role for model in config.models)
     for place, model in enumerate(config.models):
         key = f"models[{place}]"
-        if times[model.role] > 1:
+        if times[model.role] > 1 and model.role is not ModelRole.TEACHER:
             yield Problem(f"{key}.role", f"{model.role.value} stands {times[model.role]} times")
         if model.role is ModelRole.TEACHER and model.path is None:
             yield Problem(
@@ -47,7 +51,17 @@ def further_models(config: RunConfig) -> Iterator[Problem]:
                 f"nothing in algorithm reads a {model.role.value}; remove the model, or choose"
                 " something that does (see hexpo algorithms)",
             )
+        yield from _files(model, key)
         yield from _options(model, key)
+
+
+def _files(model: FurtherModel, key: str) -> Iterator[Problem]:
+    """Its model is there."""
+    if model.path is not None:
+        try:
+            shape_of(model.path)
+        except HexpoError as error:
+            yield Problem(f"{key}.path", str(error))
 
 
 def _options(model: FurtherModel, key: str) -> Iterator[Problem]:
@@ -68,8 +82,15 @@ def _options(model: FurtherModel, key: str) -> Iterator[Problem]:
 def _read_roles(config: RunConfig) -> set[ModelRole]:
     made = estimators_of(config)
     tokens = objective_of(config).token_columns.union(*(one.needs.tokens for one in made))
-    columns = {"value": ModelRole.CRITIC, Target.TEACHER.value: ModelRole.TEACHER}
+    columns = {"value": ModelRole.CRITIC, **dict.fromkeys(SPOKEN, ModelRole.TEACHER)}
     return {role for name, role in columns.items() if name in tokens}
+
+
+def one_correction(config: RunConfig) -> Iterator[Problem]:
+    """Weights that are stored have one column."""
+    times = sum(one.name == stored.__name__ for one in config.algorithm.correction)
+    if times > 1:
+        yield Problem("algorithm.correction", f"stored stands {times} times; use it once")
 
 
 def sequence_advantages(config: RunConfig) -> Iterator[Problem]:

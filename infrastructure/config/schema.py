@@ -63,6 +63,9 @@ class Placement(Enum):
 
     SEPARATE = "separate"
     """Each has its own; or there is one memory for both, as on a CPU."""
+    STREAMING = "streaming"
+    """Separate, and each of a batch's `training.updates_per_batch` optimizer steps is made as soon
+    as its groups are there. The gradients are the same, or it is refused."""
     COLOCATED = "colocated"
     """They take turns on the same devices: who waits gives its memory back."""
 
@@ -220,7 +223,9 @@ class ZeroVarianceSection:
     """What becomes of such a group."""
     options: Mapping[str, Any] = _options()
     """`least`: scores that differ by no more are equal. `budget`: groups that a step may ask for
-    in their place (`resample`); when it is spent the step is smaller."""
+    in their place (`resample`); when it is spent the step is smaller. `hardest`, `easiest`: the
+    running pass rates between which a prompt is asked again; `passed`: the score that counts as
+    passed; `decay`: how much of the old rate stays; `revisit`: how often one outside is asked."""
 
 
 @attrs.frozen(kw_only=True)
@@ -233,6 +238,12 @@ class FurtherModel:
     """As `model.path`; unset: the policy's own model."""
     precision: Precision | None = None
     """As `model.precision`; unset: the policy's."""
+    name: str = ""
+    """Of a teacher, in metrics; of several each needs one."""
+    sources: tuple[str, ...] = ()
+    """Of a teacher: data sources of the prompts that it teaches; none: all that no other has."""
+    weight: float = attrs.field(default=1.0, validator=within(0))
+    """Of a teacher: how much its tokens count in terms that draw to it."""
     backend: str = attrs.field(default="fsdp", validator=not_empty)
     """The training adapter that runs it."""
     options: Mapping[str, Any] = _options()
@@ -353,8 +364,8 @@ class RunConfig:
     """Models beside the policy: a critic, a teacher."""
     data: DataSection
     """Prompts."""
-    reward: Adapter
-    """What an answer is worth."""
+    reward: Adapter | None = None
+    """What an answer is worth; a configuration of `fit` needs none but to evaluate."""
     rollout: RolloutSection = RolloutSection()
     """Generation."""
     training: TrainingSection = TrainingSection()

@@ -43,7 +43,8 @@ class Machine:
     def colocated(self) -> Costs:
         """All devices generate, then all train."""
         replicas = max(1, self.gpus // self.gpus_per_replica)
-        return self._costs(replicas, self.gpus, load_seconds=self.switch_seconds)
+        costs = self._costs(replicas, self.gpus, load_seconds=0.0)
+        return attrs.evolve(costs, switch_seconds=self.switch_seconds)
 
     def _costs(self, replicas: int, train: int, *, load_seconds: float) -> Costs:
         cost = attrs.evolve(
@@ -92,7 +93,10 @@ def offer(
     machine: Machine, work: Workload, choice: Choice, generate: int | None, *, steps: int, seed: int
 ) -> Offer:
     """Play one way. Raises WrongValue: an impossible split or window."""
-    costs = machine.colocated() if generate is None else machine.separate(generate)
+    if generate is None:  # while it waits for a further part the policy would be away
+        costs, choice = machine.colocated(), attrs.evolve(choice, parts=1)
+    else:
+        costs = machine.separate(generate)
     warmup = 3 + round(2 * choice.max_staleness)
     seen = forecast(work, costs, choice, steps=steps, warmup=warmup, seed=seed)
     return Offer(generate=generate, choice=choice, seen=seen)

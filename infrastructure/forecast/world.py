@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -22,18 +23,23 @@ from hexpo.application.continuing import OnUpdate
 from hexpo.application.grading import Player, RetryPolicy
 from hexpo.application.learning import POLICY, Learner, LearningSettings, Recipe, Role
 from hexpo.application.ports.checkpoints import Checkpoint
+from hexpo.application.residency import Mover, Residency
 from hexpo.application.rollouts import Rollouts
 from hexpo.application.train import Schedule, Trainer
+from hexpo.application.turns import Rule
 from hexpo.domain.advantages.catalogue import estimator
 from hexpo.domain.losses.ppo import ppo
 from hexpo.domain.objective import Loss, Objective, Proximal, Term
 from hexpo.domain.sampling import Sampling
 from hexpo.domain.schedule import Order, Plan, open_gate, plan, window_of
+from hexpo.domain.schedule.residency import Part, Resident
+from hexpo.domain.schedule.switching import should_train
 from hexpo.domain.trajectory import Message
 from hexpo.infrastructure.forecast.measuring import Forecast, TimedPrompts, Watcher
 
 _MOST_IDS = 64
 """Ids of the longest answer: enough to say which version sampled which part of it."""
+_ANY_AGE = 1 << 30
 
 
 @attrs.frozen(kw_only=True)
@@ -60,6 +66,8 @@ class Costs:
     training: TrainingCost
     load_seconds: float = 0.0
     """Between a pause and the moment when every replica has the new weights."""
+    switch_seconds: float | None = None
+    """From generating to training and back, where both take turns on the same devices."""
 
 
 @attrs.frozen(kw_only=True)
@@ -70,15 +78,21 @@ class Choice:
     order: Order = Order.SUBMISSION
     window: int | None = None
     on_update: OnUpdate = OnUpdate.KEEP
-    streaming: bool = False
-    """Train each optimizer step as soon as its groups are there."""
+    parts: int = attrs.field(default=1, validator=attrs.validators.ge(1))
+    """A batch is trained in so many parts, each as soon as its groups are there."""
     old_pass: bool = False
     """Score the batch before its first optimizer step (`proximal: stored`)."""
+    rule: Rule = should_train
+    """When shared devices stop generating."""
+    drops_stale: bool = True
+    """False: order of completion trains whatever is finished, however old: no setting of this
+    library, for a comparison with systems that bound only what is in flight."""
 
     def plan(self, groups: int) -> Plan:
         """The gate's numbers."""
         window = window_of(self.order, window=self.window)
-        return plan(groups=groups, max_staleness=self.max_staleness, window=window)
+        numbers = plan(groups=groups, max_staleness=self.max_staleness, window=window)
+        return numbers if self.drops_stale else attrs.evolve(numbers, max_age=_ANY_AGE)
 
 
 class _Nowhere:
@@ -127,6 +141,23 @@ def forecast(
     return run(_play(workload, costs, choice, steps=steps + warmup, warmup=warmup, seed=seed))
 
 
+def _residency(costs: Costs) -> Residency:
+    """Both sides on the same devices, where a switch has a cost: a quarter of it each time that
+    one of them goes or comes."""
+    if costs.switch_seconds is None:
+        return Residency()
+
+    async def move() -> None:
+        await asyncio.sleep((costs.switch_seconds or 0.0) / 4)
+
+    residents = (
+        Resident(name="rollout", part=Part.ROLLOUT, group="all"),
+        Resident(name=POLICY, part=Part.POLICY, group="all"),
+    )
+    mover = Mover(out=move, into=move)
+    return Residency(residents, {"rollout": mover, POLICY: mover})
+
+
 async def _play(
     workload: Workload, costs: Costs, choice: Choice, *, steps: int, warmup: int, seed: int
 ) -> Forecast:
@@ -164,7 +195,7 @@ async def _play(
         Schedule(
             steps=steps,
             on_update=choice.on_update,
-            parts=workload.updates if choice.streaming else 1,
+            parts=choice.parts,
         ),
         rollouts=Rollouts(prompts, player, open_gate(numbers), samples=workload.samples),
         learner=_learner(workload, choice, training, store),
@@ -172,6 +203,8 @@ async def _play(
         transfer=SharedTransfer(fleet),
         checkpoints=_Nowhere(),
         tracker=watcher,
+        residency=_residency(costs),
+        rule=choice.rule,
     )
     await trainer.run()
     return watcher.forecast(warmup=warmup, groups=numbers.groups, capacity=numbers.capacity)
@@ -185,7 +218,7 @@ def _learner(
         proximal=Proximal.STORED if choice.old_pass else Proximal.BEHAVIOUR,
     )
     return Learner(
-        LearningSettings(updates=1 if choice.streaming else workload.updates),
+        LearningSettings(updates=max(1, round(workload.updates / choice.parts))),
         roles={POLICY: Role(engine=training, objective=objective)},
         store=store,
         recipe=Recipe(estimators=(estimator("grpo"),), scorers={"old": training}),

@@ -6,7 +6,7 @@ import pytest
 
 from hexpo.application.ports.rollout import Request
 from hexpo.domain.schedule import Order
-from hexpo.entrypoints.testing import worlds
+from hexpo.entrypoints.testing import faults
 from hexpo.entrypoints.testing.explorer import World, check
 from hexpo.entrypoints.testing.scenarios import Scenario
 
@@ -20,7 +20,7 @@ def ticks(scenario: Scenario, request: Request) -> int:
 
 
 def trained(monkeypatch: pytest.MonkeyPatch, staleness: float, order: Order) -> World:
-    monkeypatch.setattr(worlds, "_length", ticks)
+    monkeypatch.setattr(faults, "_length", ticks)
     scenario = Scenario(
         seed=0,
         groups=GROUPS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 import pytest
 
@@ -51,10 +52,26 @@ async def steps(*, staleness: float, order: Order, window: int | None, budget: i
     assert ledger.balanced
     assert ledger.trained == STEPS * GROUPS - whole["groups/short"]
     assert ledger.dropped[Reason.FILTERED] == whole["groups/filtered"]
-    if budget:  # a batch of which nothing is left asks for one more round
-        assert all(values(one)["groups/refilled"] <= budget + GROUPS for one in reports)
+    for one in reports:
+        require_refilled_within(budget, values(one), in_order=order is Order.SUBMISSION)
     assert len(ledger.ages) - 1 <= limits.max_age
     return rollouts
+
+
+def require_refilled_within(budget: int, step: Mapping[str, float], *, in_order: bool) -> None:
+    """A batch asks beyond its budget only where all that it asked for was left out: for as many
+    again, as often as that is so. One of three groups in a row is kept: never in order."""
+    refilled, filtered = step["groups/refilled"], step["groups/filtered"]
+    kept = GROUPS - step["groups/short"]
+    assert 1 <= kept <= GROUPS
+    assert kept + filtered <= GROUPS + refilled
+    if kept < GROUPS:  # short: the budget is spent, and all that was asked for has come
+        assert refilled >= budget
+        assert kept + filtered == GROUPS + refilled
+    if refilled > budget:
+        assert not in_order
+        assert (refilled - budget) % GROUPS == 0
+        assert filtered >= refilled
 
 
 @pytest.mark.parametrize("budget", [0, 3, 64])

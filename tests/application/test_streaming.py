@@ -31,7 +31,7 @@ def test_parts_hide_training_behind_the_tail_and_keep_the_bound(
     """F1, O26: slots come back at the publication, so no token passes its age; the step is
     shorter than that of a batch that waits to be whole."""
     chosen = Choice(max_staleness=staleness, order=order)
-    streamed = Choice(max_staleness=staleness, order=order, streaming=True)
+    streamed = Choice(max_staleness=staleness, order=order, parts=4)
     whole = forecast(WORK, COSTS, chosen, steps=6, warmup=3)
     parts = forecast(WORK, COSTS, streamed, steps=6, warmup=3)
     assert parts.step_seconds < whole.step_seconds + 1e-9

@@ -35,6 +35,7 @@ from hexpo.application.ports.transfer import Update
 from hexpo.application.rollouts import Rollouts
 from hexpo.application.train import RunReport, Schedule, Trainer
 from hexpo.domain.advantages.catalogue import estimator
+from hexpo.domain.errors import CheckpointError
 from hexpo.domain.losses.ppo import ppo
 from hexpo.domain.objective import Loss, Objective, Term
 from hexpo.domain.sampling import Sampling
@@ -296,3 +297,26 @@ def test_after_a_crash_at_any_moment_every_prompt_trains_exactly_once(
     if staleness == 0:
         last = [r.tokens for r in straight.tracker.records][-len(resumed.tracker.records) :]
         assert [r.tokens for r in resumed.tracker.records] == last[-len(resumed.tracker.records) :]
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path) -> None:
+    """H3, H5: only the last one is waited for; one that fails ends the run, as it was raised."""
+
+    async def lasts(name: str, seconds: float, *, fails: bool = False) -> float:
+        world = World(Setting(steps=6, save_every=1), tmp_path / name)
+        trainer = await world.build()
+
+        async def saved() -> None:
+            await asyncio.sleep(seconds)
+            if fails:
+                raise CheckpointError("the disk is full")
+
+        world.engine.saved = saved  # type: ignore[method-assign]
+        began = asyncio.get_running_loop().time()
+        await trainer.run()
+        return asyncio.get_running_loop().time() - began
+
+    at_once = run(lasts("at once", 0.0))
+    assert run(lasts("aside", 0.75)) == pytest.approx(at_once + 0.75)
+    with pytest.raises(CheckpointError, match="the disk is full"):
+        run(lasts("full", 0.75, fails=True))

@@ -1,118 +1,149 @@
-"""Advantages beside a plain reversed loop over a padded matrix, the form that libraries share.
+"""Advantages and aggregation beside verl's own functions, on the same inputs.
 
-    python tests/benchmarks/advantages.py [rows] [tokens] [repeats]
-    PYTHONPATH=.src .venv-peers/bin/python tests/benchmarks/advantages.py
+    python tests/benchmarks/advantages.py [--rows 512] [--tokens 4096] [--repeats 7] [--threads 2]
 
-The loop is verl's own where verl can be imported (the second line, see peers/environment.py),
-otherwise a stand-in of the same arithmetic. Both sides whiten; rounds alternate; the best counts.
+verl runs in `.venv-peers` (see peers/environment.py), each side in a process of its own; rounds
+alternate, the best of each counts. A layout's table is printed after the results were found equal.
 """
 
 from __future__ import annotations
 
-import importlib
+import argparse
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import torch
-from measure import calibrated, print_table, rounds
+from beside import Side, Taken, compared
+from measure import calibrated, print_table, times_as_fast
+from peers.environment import PEERS
 from torch import Tensor
 
-from hexpo.domain.advantages import gae, grpo, reinforce_plus_plus, vapo
-
 GAMMA, LAM = 0.99, 0.95
+PEER_OF = {
+    "gae": ("gae",),
+    "reinforce_plus_plus": ("reinforce_plus_plus",),
+    "grpo": ("grpo", "grpo, vectorised"),
+    "grpo, a token each": ("grpo", "grpo, vectorised"),
+    "rloo": ("rloo", "rloo, vectorised"),
+    "rloo, a token each": ("rloo", "rloo, vectorised"),
+    "token-mean": ("token-mean",),
+    "seq-mean-token-mean": ("seq-mean-token-mean",),
+}
+"""Each of our calls, and what verl has for it."""
+CLOSE = 2e-4
+"""Largest difference of two results, over their scale: verl sums 4,096 steps in fp32."""
 
 
-def padded_gae(rewards: Tensor, values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """A reversed loop over the columns of (rows, tokens), then masked whitening."""
-    following, trace = torch.zeros(len(mask)), torch.zeros(len(mask))
-    reversed_advantages = []
-    with torch.no_grad():
-        for place in reversed(range(mask.shape[1])):
-            here = mask[:, place]
-            delta = rewards[:, place] + GAMMA * following - values[:, place]
-            candidate = delta + GAMMA * LAM * trace
-            following = values[:, place] * here + (1 - here) * following
-            trace = candidate * here + (1 - here) * trace
-            reversed_advantages.append(trace)
-        advantages = torch.stack(reversed_advantages[::-1], dim=1)
-        returns = advantages + values
-        count = mask.sum()
-        mean = (advantages * mask).sum() / count
-        variance = ((advantages - mean).square() * mask).sum() / (count - 1)
-        return (advantages - mean) * torch.rsqrt(variance + 1e-8), returns
-
-
-def the_loop() -> tuple[str, Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]]:
-    """verl's function, or the stand-in."""
-    try:
-        verl = importlib.import_module("verl.trainer.ppo.core_algos")
-    except ModuleNotFoundError:
-        return "stand-in for verl", padded_gae
-    return "verl", lambda r, v, m: verl.compute_gae_advantage_return(r, v, m, GAMMA, LAM)
-
-
-def padded(column_T: Tensor, lengths: Tensor, width: int) -> Tensor:
-    """(rows, width) of a packed column, zeros behind."""
-    inside = torch.arange(width) < lengths[:, None]
-    return torch.zeros(inside.shape).masked_scatter(inside, column_T.float())
-
-
-def best(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Best milliseconds of each call."""
+def inputs_of(lengths_S: Tensor, *, actions: float) -> dict[str, Any]:
+    """Columns of rows in groups of eight; an outcome lies on a row's last token, an action."""
+    tokens, last_S = int(lengths_S.sum()), lengths_S.cumsum(0) - 1
+    action_T = torch.rand(tokens) < actions
+    action_T[last_S] = True
+    score_S = torch.rand(len(lengths_S))
     return {
-        name: 1e3 * min(spent.wall for spent in taken)
-        for name, taken in rounds(calls, repeats).items()
+        "lengths_S": lengths_S,
+        "group_S": torch.arange(len(lengths_S)) // 8,
+        "score_S": score_S,
+        "reward_T": torch.zeros(tokens).index_copy(0, last_S, score_S),
+        "value_T": torch.randn(tokens),
+        "term_T": torch.randn(tokens),
+        "action_T": action_T,
+        "gamma": GAMMA,
+        "lam": LAM,
     }
 
 
-def compare(title: str, lengths: Tensor, share: float, repeats: int) -> None:
-    """Print times and ratios of one layout, after checking that both sides agree."""
-    tokens, width = int(lengths.sum()), int(lengths.max())
-    owner_T = torch.repeat_interleave(lengths)
-    action_T = torch.rand(tokens) < share
-    action_T[lengths.cumsum(0) - 1] = True
-    reward_T, value_T = torch.zeros(tokens), torch.randn(tokens)
-    reward_T[lengths.cumsum(0) - 1] = torch.randint(0, 2, lengths.shape).float()
-    scored_S = torch.ones(len(lengths), dtype=torch.bool)
-    roles = {"action_T": action_T, "owner_T": owner_T, "scored_S": scored_S}
-    wide = [padded(column, lengths, width) for column in (reward_T, value_T, action_T)]
-    name, loop = the_loop()
-    calls: dict[str, Callable[[], object]] = {
-        name: lambda: loop(wide[0], wide[1], wide[2]),
-        "gae": lambda: gae(reward_T=reward_T, value_T=value_T, **roles, gamma=GAMMA, lam=LAM),
-        "vapo": lambda: vapo(reward_T=reward_T, value_T=value_T, **roles, gamma=GAMMA),
-        "reinforce_plus_plus": lambda: reinforce_plus_plus(reward_T=reward_T, **roles, gamma=GAMMA),
-    }
-    ours = gae(reward_T=reward_T, value_T=value_T, **roles, gamma=GAMMA, lam=LAM)["advantage"]
-    theirs = loop(*wide)[0][torch.arange(width) < lengths[:, None]]
-    gap = float((ours - theirs)[action_T].abs().max())
-    taken = best(calls, repeats)
-    print_table(
-        f"{title}: {len(lengths)} rows, {tokens:,} tokens, largest difference {gap:.1e}",
-        ("call", "ms", "times as fast"),
-        [(call, spent, f"x{taken[name] / spent:.1f}") for call, spent in taken.items()],
-    )
+def difference(ours: Any, theirs: Any, inputs: Mapping[str, Any]) -> float:
+    """The largest one at an action token, over the result's scale; 1 for none."""
+    lengths_S, action_T = inputs["lengths_S"], inputs["action_T"]
+    inside = torch.arange(int(lengths_S.max())) < lengths_S[:, None]
+    if isinstance(ours, Mapping):
+        ours = (ours["advantage"], ours["return"])
+        pairs = [(a[action_T], b[inside][action_T]) for a, b in zip(ours, theirs, strict=True)]
+    elif isinstance(theirs, tuple):
+        owner_T = torch.repeat_interleave(lengths_S)
+        spread_T = ours[owner_T] if len(ours) == len(lengths_S) else ours
+        pairs = [(spread_T[action_T], theirs[0][inside][action_T])]
+    else:
+        pairs = [(ours, theirs)]
+    return max(float((a - b).abs().max() / b.abs().max().clamp(min=1.0)) for a, b in pairs)
 
 
-def outcomes(rows: int, repeats: int) -> None:
-    """Print the time of a group estimator."""
-    group_S = torch.arange(rows) // 8
-    score_S, scored_S = torch.rand(rows, dtype=torch.float64), torch.ones(rows, dtype=torch.bool)
-    call = {"grpo": lambda: grpo(score_S=score_S, scored_S=scored_S, group_S=group_S)}
-    print(f"outcomes: {rows:,} rows in groups of 8, grpo {best(call, repeats)['grpo']:.2f} ms")
+def compare(
+    title: str, inputs: Mapping[str, Any], sides: Mapping[str, Side], arguments: argparse.Namespace
+) -> None:
+    """Print times, peaks and ratios of one layout."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "inputs.pt"
+        torch.save(dict(inputs), file)
+        taken = compared(
+            sides,
+            "advantages",
+            file,
+            Path(folder),
+            repeats=arguments.repeats,
+            threads=arguments.threads,
+        )
+    rows = [
+        line
+        for name, own in taken["hexpo"].items()
+        for peer in (PEER_OF[name] if "verl" in taken else ("",))
+        for line in [_line(name, own, peer, taken.get("verl", {}).get(peer), inputs)]
+    ]
+    own = ("call", "ms", "CPU ms", "peak MB")
+    header = (*own, "verl's", *own[1:], "wall", "CPU", "memory", "gap")
+    print_table(f"{title}: {len(inputs['lengths_S'])} rows", header, rows)
 
 
-def main(rows: int = 512, width: int = 4096, repeats: int = 5) -> None:
+def _line(
+    name: str, own: Taken, peer: str, other: Taken | None, inputs: Mapping[str, Any]
+) -> tuple[object, ...]:
+    line = (name, *_figures(own))
+    if other is None:
+        return (*line, *[""] * 8)
+    gap = difference(own.result, other.result, inputs)
+    if gap > CLOSE:
+        raise RuntimeError(f"{name} differs from verl's {peer} by {gap:.1e}: not the same work")
+    memory = f"x{own.peak / max(other.peak, 1):.2f}"
+    faster = times_as_fast(other.best, own.best)
+    return (*line, peer, *_figures(other), *faster, memory, f"{gap:.0e}")
+
+
+def _figures(taken: Taken) -> tuple[float, float, float]:
+    return taken.best.wall * 1e3, taken.best.cpu * 1e3, taken.peak / 1e6
+
+
+def main() -> None:
     """Run all layouts."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rows", type=int, default=512)
+    parser.add_argument("--tokens", type=int, default=4096, help="of the longest row")
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--layouts", type=int, default=3, help="how many of the three")
+    arguments = parser.parse_args()
     torch.manual_seed(0)
-    torch.set_num_threads(2)
-    ragged = torch.randint(64, width + 1, (rows,))
-    with calibrated():
-        compare("ragged, all tokens actions", ragged, 1.0, repeats)
-        compare("ragged, nine of ten tokens actions", ragged, 0.9, repeats)
-        compare("full rows", torch.full((rows,), width), 1.0, repeats)
-        outcomes(8192, repeats)
+    ragged_S = torch.randint(64, arguments.tokens + 1, (arguments.rows,))
+    ragged_S[0] = arguments.tokens
+    full_S = torch.full((arguments.rows,), arguments.tokens)
+    layouts = (
+        ("ragged, all tokens actions", inputs_of(ragged_S, actions=1.0)),
+        ("full rows", inputs_of(full_S, actions=1.0)),
+        ("ragged, nine of ten tokens actions", inputs_of(ragged_S, actions=0.9)),
+    )[: arguments.layouts]
+    with calibrated(), Side(sys.executable, "hexpo_functions.py") as own:
+        if not PEERS.python.is_file():
+            print("verl is not there: python tests/benchmarks/peers/environment.py")
+            for title, inputs in layouts:
+                compare(title, inputs, {"hexpo": own}, arguments)
+            return
+        with Side(PEERS.python, "peers/verl_functions.py") as other:
+            for title, inputs in layouts:
+                compare(title, inputs, {"hexpo": own, "verl": other}, arguments)
 
 
 if __name__ == "__main__":
-    main(*(int(argument) for argument in sys.argv[1:]))
+    main()

@@ -1,22 +1,27 @@
-"""How even and how fast the partition into parts of equal counts is.
+"""How even and how fast the partition into parts of equal counts is, beside verl's own.
 
-    python tests/benchmarks/balance.py
-    PYTHONPATH=.src .venv-peers/bin/python tests/benchmarks/balance.py
+    python tests/benchmarks/balance.py [--repeats 9]
 
 For log-normal lengths: the imbalance (heaviest part over mean part, less 1), the same over what no
-partition can beat (a part that holds the costliest row), and the median time. Where verl can be
-imported (the second line, see peers/environment.py) its own partition is timed beside ours.
+partition can beat (a part that holds the costliest row), median times and peak memory. verl runs in
+`.venv-peers` (see peers/environment.py), each side in a process of its own; rounds alternate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import argparse
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import torch
-from measure import calibrated, median, print_table, spent_by
+from beside import Side, compared
+from measure import calibrated, print_table, times_as_fast
+from peers.environment import PEERS
 from torch import Tensor
 
-from hexpo.domain.balance import ModelShape, costs, partition
+from hexpo.domain.balance import ModelShape, costs
 
 SHAPE = ModelShape(
     layers=28,
@@ -42,47 +47,63 @@ def unbeatable(cost_S: Tensor, parts: int) -> float:
     return max(float(cost_S.sum()) / parts, float(ordered[-1] + ordered[:others].sum()))
 
 
-def milliseconds(call: Callable[[], object], *, times: int = 9) -> float:
-    return 1e3 * median([spent_by(call) for _ in range(times)]).wall
+def imbalance(cost_S: Tensor, parts: Sequence[Tensor | Sequence[int]], *, over: float) -> str:
+    """The heaviest part over a number, less 1.
+
+    Raises: RuntimeError: it is no partition, or the counts are not equal.
+    """
+    places = [torch.as_tensor(part) for part in parts]
+    if not torch.cat(places).sort().values.equal(torch.arange(len(cost_S))):
+        raise RuntimeError("not each place once")
+    if len({len(part) for part in places}) != 1:
+        raise RuntimeError("parts of different counts")
+    return f"{max(float(cost_S[part].sum()) for part in places) / over - 1:.3%}"
 
 
-def verl_partition() -> Callable[[list[int], int], list[list[int]]] | None:
-    """verl's own, by equal counts; None where it cannot be imported."""
-    try:
-        from verl.utils.seqlen_balancing import (  # type: ignore[import-not-found]
-            get_seqlen_balanced_partitions,
-        )
-    except ModuleNotFoundError:
-        return None
-    return lambda lengths, parts: get_seqlen_balanced_partitions(lengths, parts, equal_size=True)
-
-
-def row_of(rows: int, parts: int, *, spread: float) -> tuple[object, ...]:
-    """One line of the table: ours, and verl's imbalance and time where it is there."""
-    cost = costs(log_normal_lengths(rows, spread=spread, seed=0), SHAPE)
-    mean = float(cost.sum()) / parts
-    heaviest = max(float(cost[part].sum()) for part in partition(cost, parts, equal_counts=True))
-    taken = milliseconds(lambda: partition(cost, parts, equal_counts=True))
-    line = (spread, rows, parts, f"{heaviest / mean - 1:.3%}")
-    line += (f"{heaviest / unbeatable(cost, parts) - 1:.3%}", taken)
-    theirs = verl_partition()
-    if theirs is None:
-        return (*line, "", "", "")
-    whole = cost.long().tolist()
-    other = milliseconds(lambda: theirs(whole, parts))
-    worst = max(sum(whole[place] for place in part) for part in theirs(whole, parts))
-    return (*line, f"{worst / mean - 1:.3%}", other, f"x{other / taken:.1f}")
+def row_of(
+    rows: int, parts: int, *, spread: float, sides: Mapping[str, Side], repeats: int
+) -> tuple[object, ...]:
+    """One line of the table."""
+    cost_S = costs(log_normal_lengths(rows, spread=spread, seed=0), SHAPE)
+    mean, bound = float(cost_S.sum()) / parts, unbeatable(cost_S, parts)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "inputs.pt"
+        torch.save({"cost_S": cost_S, "parts": parts}, file)
+        taken = compared(sides, "partition", file, Path(folder), repeats=repeats, threads=1)
+    line: tuple[object, ...] = (spread, rows, parts)
+    for calls in taken.values():
+        own = calls["partition"]
+        line += (imbalance(cost_S, own.result, over=mean), own.spent.cpu * 1e3, own.peak / 1e6)
+    if "verl" not in taken:
+        return (*line, *[""] * 6)
+    own, other = (taken[side]["partition"] for side in ("hexpo", "verl"))
+    over_bound = imbalance(cost_S, own.result, over=bound)
+    return (*line, over_bound, *times_as_fast(other.spent, own.spent))
 
 
 def main() -> None:
-    torch.set_num_threads(1)
-    header = ("spread", "rows", "parts", "over mean", "over bound", "ms")
-    header += ("verl over mean", "verl ms", "times as fast")
-    with calibrated():
-        lines = [
-            row_of(rows, parts, spread=spread) for spread in (0.6, 1.0) for rows, parts in SETTINGS
-        ]
-        print_table("partition into equal counts", header, lines)
+    """Print the table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--repeats", type=int, default=9)
+    repeats = parser.parse_args().repeats
+    header: tuple[str, ...] = ("spread", "rows", "parts", "over mean", "CPU ms", "peak MB")
+    header += ("verl over mean", *header[4:], "over bound", "wall", "CPU")
+    with calibrated(), Side(sys.executable, "hexpo_functions.py") as own:
+        if PEERS.python.is_file():
+            with Side(PEERS.python, "peers/verl_functions.py") as other:
+                _print(header, {"hexpo": own, "verl": other}, repeats)
+        else:
+            print("verl is not there: python tests/benchmarks/peers/environment.py")
+            _print(header, {"hexpo": own}, repeats)
+
+
+def _print(header: Sequence[str], sides: Mapping[str, Side], repeats: int) -> None:
+    lines = [
+        row_of(rows, parts, spread=spread, sides=sides, repeats=repeats)
+        for spread in (0.6, 1.0)
+        for rows, parts in SETTINGS
+    ]
+    print_table("partition into equal counts", header, lines)
 
 
 if __name__ == "__main__":

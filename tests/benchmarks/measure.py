@@ -6,6 +6,8 @@ use it too. Figures of one run are compared with each other only.
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import platform
 import re
@@ -75,6 +77,26 @@ def peak_bytes() -> int:
         return int(found[1]) * 1024
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def peak_above(call: Callable[[], object]) -> int:
+    """Bytes by which the resident size rose at most while a call ran, its result included; Linux.
+
+    What was freed earlier is given back to the system first: reused, it would not count.
+    """
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _resident("VmRSS")
+    result = call()
+    rise = _resident("VmHWM") - before
+    del result
+    return max(0, rise)
+
+
+def _resident(field: str) -> int:
+    found = re.search(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return int(found[1]) * 1024 if found else 0
 
 
 def calibration(*, repeats: int = 20) -> Spent:

@@ -19,14 +19,30 @@ import pytest
 import torch
 from torch import Tensor
 
+from hexpo.adapters.models.export import export_policy
+from hexpo.adapters.models.loading import load_policy
+from hexpo.adapters.models.lora import Lora, attach, without_adapters
 from hexpo.adapters.models.policy import Precision
-from hexpo.adapters.rollout.vllm import Config, VllmEngine, build, capabilities, environment
+from hexpo.adapters.rollout.vllm import (
+    Config,
+    ServedScorer,
+    VllmEngine,
+    build,
+    capabilities,
+    environment,
+)
 from hexpo.adapters.rollout.vllm.engine import Served
 from hexpo.adapters.rollout.wire import RemoteRollout, RolloutService
+from hexpo.adapters.stores import memory
+from hexpo.adapters.training.fsdp import Config as Training
+from hexpo.adapters.training.fsdp import build_frozen
+from hexpo.adapters.training.fsdp.config import Sent
+from hexpo.adapters.training.fsdp.stream import exported
 from hexpo.adapters.transfer.disk import build_sender
 from hexpo.application.ports.cluster import Death
 from hexpo.application.ports.rollout import Generation, PauseMode, Request
 from hexpo.application.ports.transfer import Digest, Update, Weight
+from hexpo.domain.batch import Batch, Sequences
 from hexpo.domain.digest import Digester
 from hexpo.domain.errors import EngineFailed, IllegalTransition, Unsupported
 from hexpo.domain.sampling import Sampling
@@ -160,7 +176,16 @@ def make_model(folder: Path) -> Model:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
-    return make_model(tmp_path_factory.mktemp("model"))
+    """As transformers reads a folder that hexpo exported; the engine serves the same folder."""
+    import transformers
+
+    made = make_model(tmp_path_factory.mktemp("model"))
+    exported = tmp_path_factory.mktemp("exported")
+    export_policy(load_policy(str(made.folder), precision=Precision.FP32), exported)
+    module = transformers.AutoModelForCausalLM.from_pretrained(exported, dtype=torch.float32)
+    for name, parameter in module.named_parameters():
+        assert torch.equal(parameter, made.module.get_parameter(name))
+    return Model(module.eval(), exported)
 
 
 class OverThere:
@@ -215,7 +240,8 @@ class OverThere:
 @pytest.fixture(scope="module")
 def real(model: Model) -> Iterator[OverThere]:
     """One engine for all tests here: a start takes half a minute."""
-    config = Config(slots=SUITE.SLOTS, top_k=SUITE.VOCABULARY)
+    arguments = {"max_num_batched_tokens": 256}  # one longest prompt, and no room beside it
+    config = Config(slots=SUITE.SLOTS, top_k=SUITE.VOCABULARY, arguments=arguments)
     os.environ.update(environment(config))  # its processes inherit them
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
@@ -254,7 +280,7 @@ def bench_of(there: OverThere) -> Any:
     )
 
 
-def stand_in(model: Model) -> VllmEngine:
+def stand_in(model: Model, *, sleep: bool = False, adapter: Any = None) -> VllmEngine:
     """The adapter over `FakeLLM`, which reads the model live."""
     llm = FAKE.FakeLLM(model.logits, slots=SUITE.SLOTS)
     served = Served(
@@ -264,8 +290,10 @@ def stand_in(model: Model) -> VllmEngine:
         decode=SUITE.Letters().decode,
         top_k=8,
         receives=True,
+        adapter=adapter,
     )
-    return VllmEngine(llm, served, capabilities=capabilities(Config()), sampling=FAKE.sampling)
+    able = capabilities(Config(sleep=sleep))
+    return VllmEngine(llm, served, capabilities=able, sampling=FAKE.sampling)
 
 
 @pytest.mark.parametrize(("test", "given"), CASES)
@@ -339,6 +367,51 @@ def test_an_engine_whose_weights_are_not_whole_cannot_resume(tmp_path: Path) -> 
         assert len((await engine.generate(ask("after"))).tokens) == 12
         with pytest.raises(Unsupported, match=r"rollout\.options\.sleep"):
             await engine.sleep()
+        await engine.close()
+
+    asyncio.run(work())
+
+
+def test_an_engine_wakes_in_stages(tmp_path: Path) -> None:
+    """G8: memory for weights comes back first, and that for the cache when all is whole."""
+    engine = stand_in(make_model(tmp_path), sleep=True)
+    llm: Any = engine._llm
+
+    async def work() -> None:
+        await engine.pause(PauseMode.DRAIN)
+        await engine.sleep()
+        await engine.sleep()
+        with pytest.raises(IllegalTransition, match="asleep: wake first"):
+            await engine.load_weights(Update(version=1))
+        await engine.wake()
+        assert llm._paused
+        with pytest.raises(EngineFailed, match="gone since it slept"):
+            await engine.resume()
+        await engine.load_weights(Update(version=1))
+        await engine.resume()
+        assert [call for call, _ in llm.calls] == ["sleep", "wake_up", "hexpo_load", "wake_up"]
+        assert [arguments for call, arguments in llm.calls if call == "wake_up"] == [
+            ("weights",),
+            ("kv_cache",),
+        ]
+        assert len((await engine.generate(ask("after"))).tokens) == 12
+        await engine.close()
+
+    asyncio.run(work())
+
+
+def test_requests_name_the_adapter_once_it_came(tmp_path: Path) -> None:
+    """O14: the base alone answers before the first update, which brings the adapter."""
+    engine = stand_in(make_model(tmp_path), adapter="the adapter")
+    llm: Any = engine._llm
+
+    async def work() -> None:
+        await engine.generate(ask("before"))
+        await engine.pause(PauseMode.DRAIN)
+        await engine.load_weights(Update(version=1))
+        await engine.resume()
+        await engine.generate(ask("after"))
+        assert llm.named == [None, "the adapter"]
         await engine.close()
 
     asyncio.run(work())
@@ -471,6 +544,215 @@ def test_weights_that_do_not_fit_are_named_and_the_next_whole_load_mends_it(
         return await real.there(there())
 
     assert SUITE.run(bench_of(real), work) < 2e-5
+
+
+@needs_vllm
+@pytest.mark.slow
+def test_an_exported_folder_has_equal_logits_in_vllm_and_in_transformers(real: OverThere) -> None:
+    """H7: over the whole vocabulary, at every place of a long text."""
+    ids = torch.randint(3, SUITE.VOCABULARY, (200,), generator=torch.Generator().manual_seed(5))
+
+    async def work(_: Any) -> Any:
+        return await real.there(real.engine.score(ids.tolist(), top_k=SUITE.VOCABULARY))
+
+    scores = SUITE.run(bench_of(real), work)
+    expected_LV = real.model.logits(ids.tolist()).log_softmax(-1)[:-1]
+    found_LV = torch.zeros_like(expected_LV).scatter(1, scores.top_ids[1:], scores.top_logprobs[1:])
+    torch.testing.assert_close(found_LV, expected_LV, rtol=0, atol=1e-4)
+
+
+@needs_vllm
+@pytest.mark.slow
+def test_prompts_are_never_cut_in_two(real: OverThere) -> None:
+    """F5: vLLM's scheduler would begin a second prompt with the rest of the budget, and its
+    processor build dies of a seeded prompt that is cut."""
+
+    async def work(engine: Any) -> list[Generation]:
+        wanted = [long_ask(str(seed), seed) for seed in range(2 * SUITE.SLOTS)]
+        return await asyncio.gather(*map(engine.generate, wanted))
+
+    answers = SUITE.run(bench_of(real), work)
+    off = [off_by(real.model, long_ask(str(i), i), answer) for i, answer in enumerate(answers)]
+    assert max(off) < 2e-5
+
+
+def long_ask(name: str, seed: int) -> Request:
+    """Longer than a block of vLLM's cache (128 tokens on a processor)."""
+    return attrs.evolve(ask(name, seed=seed), prompt=tuple(5 + i % 50 for i in range(200)))
+
+
+@needs_vllm
+@pytest.mark.slow
+def test_a_prefix_cached_under_older_weights_is_never_read(real: OverThere) -> None:
+    """G7: within a version a prompt's blocks are read again; after an update they are not."""
+    model, engine = real.model, real.engine
+    one = long_ask("w", 1)
+
+    async def cached() -> int:
+        """Tokens of the prompt that vLLM found in its cache."""
+        wanted = engine._sampling(max_tokens=1, temperature=0.0, detokenize=False)
+        prompt = {"prompt_token_ids": list(one.prompt)}
+        stream = engine._llm.generate(prompt, wanted, f"cached/{real.updates}/{id(wanted)}")
+        return [output.num_cached_tokens async for output in stream][-1]
+
+    async def there() -> tuple[list[int], list[float]]:
+        found, off = [await cached(), await cached()], []
+        for version in (1, 2):
+            await engine.pause(PauseMode.DRAIN)
+            model.train()
+            await engine.load_weights(real.sent(version))
+            await engine.resume()
+            off.append(off_by(model, one, await engine.generate(one)))
+            found.append(await cached())
+        return found, off
+
+    async def work(_: Any) -> Any:
+        return await real.there(there())
+
+    found, off = SUITE.run(bench_of(real), work)
+    assert found == [0, 128, 128, 128]
+    assert max(off) < 2e-5
+
+
+@needs_vllm
+@pytest.mark.slow
+def test_a_merged_adapter_reaches_the_engine_and_leaves_the_base_alone(real: OverThere) -> None:
+    """O14, G5: the engine says what the adapted policy says, for both of two versions."""
+    policy = load_policy(str(real.model.folder), precision=Precision.FP32)
+    base = {name: policy.weight(name).clone() for name in policy.names()}
+    attach(policy, Lora(rank=4, alpha=8.0))
+    ids = list(long_ask("w", 1).prompt[:60])
+    generator = torch.Generator().manual_seed(3)
+
+    def learn() -> None:
+        with torch.no_grad():
+            for name, parameter in policy.module.named_parameters():
+                if ".lora_" in name:
+                    parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
+
+    async def there(version: int) -> float:
+        learn()
+        sent = {w.name: w.tensor for w in exported(policy, policy.names(), sent=Sent.MERGED)}
+        await real.engine.pause(PauseMode.DRAIN)
+        await real.engine.load_weights(real.sent(version, sent))
+        await real.engine.resume()
+        scores = await real.engine.score(ids)
+        with torch.no_grad():
+            logits_LV = policy.module(torch.tensor([ids])).logits[0, :-1]
+        expected_L = logits_LV.log_softmax(-1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
+        return float((scores.logprobs[1:] - expected_L).abs().max())
+
+    async def work(_: Any) -> list[float]:
+        return [await real.there(there(version)) for version in (1, 2)]
+
+    assert max(SUITE.run(bench_of(real), work)) < 1e-4
+    with without_adapters(policy):
+        assert all(
+            torch.equal(policy.module.get_parameter(name), tensor)
+            for name, tensor in base.items()
+            if "_proj" not in name
+        )
+
+
+@needs_vllm
+@pytest.mark.slow
+def test_adapters_that_come_by_themselves_are_added_to_the_base_once(model: Model) -> None:
+    """O14, G5: what the trainer says in adapter mode, for the base and two versions; an engine of
+    its own."""
+    policy = load_policy(str(model.folder), precision=Precision.FP32)
+    attach(policy, Lora(rank=4, alpha=8.0))
+    ids = list(long_ask("w", 1).prompt[:60])
+    generator = torch.Generator().manual_seed(3)
+    config = Config(slots=2, adapter_rank=4, adapter_alpha=8.0)
+    os.environ.update(environment(config))
+
+    def sent(version: int, kind: Sent) -> Update:
+        folder = str(model.folder / f"adapters-{version}-{kind.value}")
+        update = Update(version=version, address={"folder": folder, "keep": 1, "bucket": 9000})
+        build_sender()(exported(policy, policy.names(), sent=kind), update)
+        return update
+
+    async def off_by(engine: VllmEngine) -> float:
+        scores = await engine.score(ids)
+        with torch.no_grad():
+            logits_LV = policy.module(torch.tensor([ids])).logits[0, :-1]
+        expected_L = logits_LV.log_softmax(-1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
+        return float((scores.logprobs[1:] - expected_L).abs().max())
+
+    async def work() -> list[float]:
+        receiver = "hexpo.adapters.transfer.disk"
+        engine = await build(
+            config,
+            model=str(model.folder),
+            precision=Precision.FP32,
+            receiver=receiver,
+            reader="alone",
+        )
+        assert engine.capabilities.adapters
+        found = [await off_by(engine)]
+        for version in (1, 2):
+            with torch.no_grad():
+                for name, parameter in policy.module.named_parameters():
+                    if ".lora_" in name:
+                        parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
+            await engine.pause(PauseMode.DRAIN)
+            await engine.load_weights(sent(version, Sent.ADAPTERS))
+            await engine.resume()
+            found.append(await off_by(engine))
+        await engine.pause(PauseMode.DRAIN)
+        with pytest.raises(EngineFailed, match="no adapter's weight"):
+            await engine.load_weights(sent(3, Sent.MERGED))
+        await engine.close()
+        return found
+
+    assert max(asyncio.run(work())) < 1e-4
+
+
+@needs_vllm
+@pytest.mark.slow
+def test_a_served_teacher_says_what_the_trainer_s_own_engine_says(real: OverThere) -> None:
+    """C1, S4: the same columns of the same rows, within single precision."""
+    store = memory.build()
+    lengths = torch.tensor([9, 40, 3, 120])
+    rows = Sequences.of({"id": torch.arange(4), "length": lengths})
+    generator = torch.Generator().manual_seed(2)
+    count = int(lengths.sum())
+    action_T = torch.rand(count, generator=generator) < 0.6
+    action_T[lengths.cumsum(0) - lengths] = False  # nothing stands before a first token
+    token_T = torch.randint(3, SUITE.VOCABULARY, (count,), generator=generator)
+    position_T = torch.cat([torch.arange(one) for one in lengths.tolist()])
+    store.put(Batch.of(rows, {"token": token_T, "action": action_T, "position": position_T}))
+    policy = load_policy(str(real.model.folder), precision=Precision.FP32)
+    own = build_frozen(
+        Training(top_k=7), policy=policy, store=store, temperature=1.0, column="reference"
+    )
+    served = ServedScorer(Away(real), store=store, top_k=7)
+
+    async def work(_: Any) -> None:
+        for scorer, name in ((own, "reference"), (served, "teacher")):
+            await scorer.score(rows, [name, f"{name}_topk", f"{name}_ids"])
+
+    SUITE.run(bench_of(real), work)
+    kinds = ("", "_topk", "_ids")
+    found = store.get(
+        rows.ids, [f"{one}{kind}" for one in ("teacher", "reference") for kind in kinds]
+    )
+    for kind in ("", "_topk"):
+        torch.testing.assert_close(
+            found[f"teacher{kind}"], found[f"reference{kind}"], rtol=0, atol=1e-4
+        )
+    assert torch.equal(found["teacher_ids"], found["reference_ids"])
+    assert float(found["teacher"][action_T].max()) < 0
+
+
+@attrs.frozen
+class Away:
+    """The engine, as whoever calls it from another loop sees it."""
+
+    real: OverThere
+
+    async def score(self, prompt_ids: Any, *, top_k: int) -> Any:
+        return await self.real.there(self.real.engine.score(prompt_ids, top_k=top_k))
 
 
 @needs_vllm

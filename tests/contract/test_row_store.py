@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import pickle
+import threading
 import weakref
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -11,8 +15,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexpo.adapters.stores import mapped, memory
+from hexpo.adapters.stores import mapped, memory, served
+from hexpo.application.ports.store import RowStore
 from hexpo.domain.batch import Batch, Sequences
+from hexpo.domain.errors import EngineFailed, IllegalTransition
 from hexpo.entrypoints.testing.row_store import CONTRACT, Check, Open
 from hexpo.entrypoints.testing.strategies import batches
 
@@ -24,6 +30,59 @@ STORES = {"memory": memory.build, "mapped": mapped.build}
 def test_a_row_store_keeps_its_contract(check: Check, open_store: Open) -> None:
     """X4."""
     check(open_store)
+
+
+@pytest.fixture
+def open_from_afar() -> Iterator[Open]:
+    """Stores as another process has them: by their names, over the network."""
+    made: list[tuple[served.ServedRowStore, served.RemoteRowStore]] = []
+
+    def open_store() -> RowStore:
+        store = served.build(rows=memory.build())
+        store.listen("127.0.0.1")
+        client: served.RemoteRowStore = pickle.loads(pickle.dumps(store))
+        made.append((store, client))
+        return client
+
+    yield open_store
+    for store, client in made:
+        client.close()
+        asyncio.run(store.close())
+        asyncio.run(store.close())
+
+
+@pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
+def test_a_row_store_keeps_its_contract_over_the_network(
+    check: Check, open_from_afar: Open
+) -> None:
+    """X4: what it refuses crosses, too."""
+    check(open_from_afar)
+
+
+def test_a_served_store_has_the_same_rows_here_and_there_for_whoever_has_the_key() -> None:
+    """O3: it ends with its threads and connections, and says so to those who still ask."""
+    before = threading.active_count()
+    store = served.build(rows=memory.build())
+    with pytest.raises(IllegalTransition, match="listen"):
+        pickle.dumps(store)
+    store.listen("127.0.0.1")
+    client: served.RemoteRowStore = pickle.loads(pickle.dumps(store))
+    _, (host, port, _) = client.__reduce__()
+    ids, length = torch.tensor([4, 9]), torch.tensor([3, 1])
+    store.put(Batch.of(Sequences.of({"id": ids, "length": length}), {"token": torch.arange(4)}))
+    client.extend(ids, {"old": torch.tensor([0.5, 1.0, 1.5, 2.0])})
+    found = store.get(ids.flip(0), ["token", "old"])
+    assert found["token"].tolist() == [3, 0, 1, 2]
+    assert found["old"].tolist() == [2.0, 0.5, 1.0, 1.5]
+    stranger = served.RemoteRowStore(host, port, b"guessed")
+    with pytest.raises(EngineFailed, match="does not answer"):
+        stranger.get(ids, ["token"])
+    assert client.get(ids, ["token"])["token"].tolist() == [0, 1, 2, 3]
+    asyncio.run(store.close())
+    with pytest.raises(EngineFailed, match="is the driver alive"):
+        client.get(ids, ["token"])
+    client.close()
+    assert threading.active_count() == before
 
 
 @given(batch=batches(), data=st.data())

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import importlib
+import sys
+import tempfile
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -17,6 +21,7 @@ from hexpo.adapters.models.families import Packing
 from hexpo.adapters.models.policy import Policy, Precision
 from hexpo.adapters.stores.memory import MemoryRowStore
 from hexpo.adapters.training.fsdp import Config, Lora, Schedule, build
+from hexpo.application.ports.store import RowStore
 from hexpo.application.ports.training import TrainingEngine
 from hexpo.domain.aggregate import Mode, Unit
 from hexpo.domain.batch import Batch, Sequences
@@ -44,18 +49,15 @@ class Bench:
     """An engine under test, and what the suite needs beside the port."""
 
     engine: TrainingEngine
-    store: MemoryRowStore
+    store: RowStore
     weights: Callable[[], dict[str, Tensor]]
     """Copies of the present weights by name."""
     logits: Callable[[Tensor], Tensor]
     """(L, V) logits of one row's ids."""
 
 
-def fsdp(**overrides: Any) -> Bench:
-    """The engine in one process on a random Llama of two layers.
-
-    AdamW with a large epsilon is nearly plain gradient descent: weights then show gradients.
-    """
+def tiny() -> Any:
+    """A random Llama of two layers."""
     import transformers
 
     torch.manual_seed(0)
@@ -70,11 +72,21 @@ def fsdp(**overrides: Any) -> Bench:
         eos_token_id=2,
         pad_token_id=0,
     )
-    policy = Policy(transformers.LlamaForCausalLM(config), precision=Precision.FP32)
+    return transformers.LlamaForCausalLM(config)
+
+
+def settings(overrides: dict[str, Any]) -> Config:
+    """AdamW with a large epsilon is nearly plain gradient descent: weights then show gradients."""
+    usual = {"learning_rate": 0.5, "epsilon": 1.0, "micro_tokens": 40, "reference": True}
+    return Config(**{**usual, **overrides})
+
+
+def fsdp(**overrides: Any) -> Bench:
+    """The engine in one process."""
+    policy = Policy(tiny(), precision=Precision.FP32)
     store = MemoryRowStore()
-    settings = {"learning_rate": 0.5, "epsilon": 1.0, "micro_tokens": 40, "reference": True}
     engine = build(
-        Config(**{**settings, **overrides}),
+        settings(overrides),
         policy=policy,
         store=store,
         tokenizer=Letters(),  # type: ignore[arg-type]
@@ -90,11 +102,80 @@ def fsdp(**overrides: Any) -> Bench:
     )
 
 
+def _beside(name: str) -> Any:
+    """A module of this folder, under a name by which other processes find it, too."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.pop(0)
+
+
+elsewhere = _beside("training_engines")
+broken, paid, spread = elsewhere.broken, elsewhere.paid, elsewhere.spread
+
+
+@attrs.define
+class Shared:
+    """What engines of several ranks share, made when the first of them is."""
+
+    run: Any = attrs.field(factory=elsewhere.Loop)
+    pair: Any = None
+    model: Path | None = None
+    opened: list[tuple[TrainingEngine, Any]] = attrs.field(factory=list)
+    """Engines of the present test, and their stores."""
+
+
+SHARED = Shared()
+
+
+def ranked(**overrides: Any) -> Bench:
+    """The engine over two ranks in processes of their own."""
+    if SHARED.pair is None:
+        SHARED.pair = elsewhere.Pair(SHARED.run)
+        SHARED.model = Path(tempfile.mkdtemp(dir=SHARED.pair.folder))
+        tiny().save_pretrained(SHARED.model)
+    engine, store = SHARED.pair.open(settings(overrides), SHARED.model, Letters())
+    SHARED.opened.append((engine, store))
+
+    def weights() -> dict[str, Tensor]:
+        with tempfile.TemporaryDirectory() as folder:
+            run(engine.export(Path(folder)))
+            found: dict[str, Tensor] = load_file(Path(folder) / "model.safetensors")
+            return {name: weight.clone() for name, weight in found.items()}
+
+    def logits(ids: Tensor) -> Tensor:
+        module = tiny()
+        module.load_state_dict(weights())
+        found: Tensor = module(ids[None]).logits[0].detach()
+        return found
+
+    return Bench(engine=engine, store=store, weights=weights, logits=logits)
+
+
 ENGINES = {
     "fsdp": fsdp,
     "fsdp, padded": lambda **overrides: fsdp(packing=Packing.PADDED, **overrides),
     "fsdp, adapters": lambda **overrides: fsdp(lora=Lora(rank=4, dropout=0.2), **overrides),
+    "two ranks": ranked,
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _end() -> Iterator[None]:
+    yield
+    if SHARED.pair is not None:
+        SHARED.pair.close()
+    SHARED.run.close()
+
+
+@pytest.fixture(autouse=True)
+def _close() -> Iterator[None]:
+    yield
+    while SHARED.opened:
+        engine, store = SHARED.opened.pop()
+        run(engine.close())
+        store.close()
 
 
 @pytest.fixture(params=list(ENGINES))
@@ -103,10 +184,10 @@ def make(request: pytest.FixtureRequest) -> Callable[..., Bench]:
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
-    return asyncio.run(work)
+    return SHARED.run(work)
 
 
-def rows_in(store: MemoryRowStore, *, seed: int = 1, first_id: int = 100) -> Sequences:
+def rows_in(store: RowStore, *, seed: int = 1, first_id: int = 100) -> Sequences:
     """Two groups of three ragged answers, one of them wholly masked, put into the store."""
     draw = torch.Generator().manual_seed(seed)
     prompts, answers = [5, 5, 5, 3, 3, 3], [4, 1, 6, 2, 7, 3]
@@ -142,11 +223,6 @@ def rows_in(store: MemoryRowStore, *, seed: int = 1, first_id: int = 100) -> Seq
     }
     store.put(Batch.of(sequences, columns))
     return sequences
-
-
-def paid(*, policy_T: Tensor, reward_T: Tensor) -> Tensor:
-    """A separable loss whose value is the token's reward."""
-    return reward_T * (policy_T - policy_T.detach() + 1)
 
 
 PPO = Objective(terms=(Term(name="ppo", loss=Loss(function=ppo)),), proximal=Proximal.BEHAVIOUR)
@@ -274,7 +350,9 @@ def test_a_step_without_a_trained_token_changes_nothing_and_is_counted(
 
     run(silent())
     assert all(torch.equal(before[name], weight) for name, weight in bench.weights().items())
-    for name in ("weights.safetensors", "moments.safetensors"):
+    saved = [file.name for file in (tmp_path / "before").glob("*.safetensors")]
+    assert saved
+    for name in saved:
         assert (tmp_path / "before" / name).read_bytes() == (tmp_path / "after" / name).read_bytes()
     train(bench, rows, PPO)
 
@@ -362,10 +440,6 @@ def test_a_token_estimator_runs_over_all_rows_and_its_columns_are_used(
 ) -> None:
     """What `compute` wrote is what the loss reads, when the rows bring no advantage themselves."""
     bench, twin = make(), make()
-
-    def spread(*, reward_T: Tensor, owner_T: Tensor, trained_S: Tensor, scale: float) -> Any:
-        return {"advantage": scale * (reward_T + trained_S[owner_T] + 0 * owner_T)}
-
     rows = rows_in(bench.store)
     bare = Sequences.of({n: rows[n] for n in rows.table.keys() if n != "advantage"})
     run(bench.engine.compute(bare, Estimator(function=spread, options={"scale": 0.5})))
@@ -463,10 +537,6 @@ def test_an_exported_folder_gives_the_trained_logits(
 
 def test_a_failure_inside_carries_its_cause_and_stays(make: Callable[..., Bench]) -> None:
     """EngineFailed with the engine's own first error; later calls say so too."""
-
-    def broken(*, policy_T: Tensor) -> Tensor:
-        raise RuntimeError("broken loss")
-
     bench = make()
     rows = rows_in(bench.store)
     objective = Objective(terms=(Term(name="broken", loss=Loss(function=broken)),))
@@ -520,3 +590,68 @@ def test_closing_twice_is_safe_and_a_closed_engine_says_so(make: Callable[..., B
     run(bench.engine.close())
     with pytest.raises(EngineFailed, match="closed"):
         run(bench.engine.score(rows, ("old",)))
+
+
+def test_what_was_offloaded_comes_back_bit_for_bit(
+    make: Callable[..., Bench], tmp_path: Path
+) -> None:
+    """I3, I4: a running engine goes away and comes back, saving works between, and the next step
+    is that of an engine that stayed; where it cannot, it says so."""
+    bench, twin = make(), make()
+    rows, same = rows_in(bench.store), rows_in(twin.store)
+    for one, own in ((bench, rows), (twin, same)):
+        train(one, own, PPO)
+    if not bench.engine.capabilities.offload:
+        with pytest.raises(Unsupported, match="offload"):
+            run(bench.engine.offload())
+        run(bench.engine.onload())
+    else:
+        for _ in range(2):
+            run(bench.engine.offload())
+        run(bench.engine.save(tmp_path / "away"))
+        run(bench.engine.saved())
+        for _ in range(2):
+            run(bench.engine.onload())
+        run(twin.engine.load(tmp_path / "away"))
+    for one, own in ((bench, rows), (twin, same)):
+        train(one, own, PPO)
+    for name, weight in twin.weights().items():
+        assert torch.equal(bench.weights()[name], weight), name
+
+
+def test_training_goes_on_while_a_save_is_written(tmp_path: Path) -> None:
+    """H3, H5: what is written is the state that was taken; until the last byte is there the folder
+    is no save. The disk is slow until the test says otherwise."""
+    bench, twin = ranked(save_aside=True), ranked()
+    rows, same = rows_in(bench.store), rows_in(twin.store)
+    train(bench, rows, PPO)
+    train(twin, same, PPO)
+    run(twin.engine.save(tmp_path / "at once"))
+    folder = tmp_path / "aside"
+    folder.mkdir()
+    (folder / "slow").touch()
+    run(bench.engine.save(folder))
+    train(bench, rows, PPO)
+    moved = bench.weights()
+    with pytest.raises(CheckpointError, match=r"engine\.json"):
+        run(twin.engine.load(folder))
+    (folder / "slow").unlink()
+    run(bench.engine.saved())
+    files = sorted(file.name for file in (tmp_path / "at once").iterdir())
+    assert len(files) == 5
+    for name in files:
+        assert (folder / name).read_bytes() == (tmp_path / "at once" / name).read_bytes(), name
+    assert any(not torch.equal(moved[name], weight) for name, weight in twin.weights().items())
+    run(bench.engine.save(tmp_path / "later"))
+    run(bench.engine.load(tmp_path / "later"))  # it waits for what is being written
+    assert all(torch.equal(moved[name], weight) for name, weight in bench.weights().items())
+
+
+def test_a_save_aside_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    """H3: by `saved`, or at the next save; the engine lives."""
+    bench = ranked(save_aside=True)
+    train(bench, rows_in(bench.store), PPO)
+    (tmp_path / "file").write_text("")
+    run(bench.engine.save(tmp_path / "file" / "below"))
+    with pytest.raises((EngineFailed, CheckpointError), match="file"):
+        run(bench.engine.saved())

@@ -133,6 +133,19 @@ def test_a_missing_constant_is_an_error() -> None:
         weights_of([1, 2], Mode.SEQ_MEAN_TOKEN_SUM_NORM)
 
 
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.floats(0.5, 5000))
+def test_the_constant_divides_whatever_the_longest_row_is(
+    counts: list[int], constant: float
+) -> None:
+    """A5: 1 / (live rows x constant) for a token of any row; a longer batch changes nothing."""
+    live = sum(count > 0 for count in counts)
+    want = [1 / (live * constant) if count else 0.0 for count in counts]
+    mode = Mode.SEQ_MEAN_TOKEN_SUM_NORM
+    assert weights_of(counts, mode, constant=constant).tolist() == pytest.approx(want)
+    longer = [count * 100 for count in counts]
+    assert weights_of(longer, mode, constant=constant).tolist() == pytest.approx(want)
+
+
 @pytest.mark.parametrize("unit", [Unit.SEQUENCE, Unit.PAIR])
 @pytest.mark.parametrize("mode", [Mode.TOKEN_MEAN, Mode.TOKEN_SUM])
 def test_units_larger_than_a_token_refuse_token_modes(unit: Unit, mode: Mode) -> None:

@@ -397,4 +397,6 @@ def test_head_statistics_are_asked_from_the_model_and_not_from_the_store() -> No
     )
     objective = Objective(terms=terms, proximal=Proximal.STORED)
     assert objective.statistics == {"policy", "entropy", "policy_topk"}
-    assert objective.token_columns == {"old", "advantage", "teacher_topk", "trained"}
+    assert objective.token_columns == {
+        "old", "advantage", "teacher_topk", "teacher_ids", "trained",
+    }  # fmt: skip

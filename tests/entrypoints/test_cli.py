@@ -85,6 +85,7 @@ def test_a_user_error_is_one_message_on_stderr_and_exit_code_2(
         ["trian"],
         ["train", "nowhere.yaml"],
         ["train", "--resume", "nowhere"],
+        ["fit"],
         ["evaluate", "nowhere"],
         ["chat", "nowhere"],
         ["export", "nowhere", "model"],
@@ -159,6 +160,43 @@ def test_train_evaluate_export_and_the_list_of_runs(
     assert json.loads(after.splitlines()[-1])["step"] == 3
 
 
+def test_fit_learns_the_rows_answers_and_leaves_a_run(
+    capsys: Captured, tiny_file: Path, tmp_path: Path
+) -> None:
+    """X7: the same file, with a loss that reads answers: numbers, a checkpoint, a model."""
+    sft = "algorithm.loss.name=sft"
+    assert run(["fit", str(tiny_file), sft, "run.steps=2", "model.precision=fp32"]) == 0
+    shown = capsys.readouterr().out
+    for part in ("loss/fit", "before", "after", "finished step 2"):
+        assert part in shown
+    folder = tmp_path / "runs" / "tiny"
+    assert (folder / "model" / "model.safetensors").is_file()
+    (found,) = runs.listing(tmp_path / "runs")
+    assert (found.state, found.step, found.reward) == (runs.State.FINISHED, 2, None)
+    assert run(["fit", "--resume", str(folder), "run.steps=3"]) == 0
+    assert "finished step 3" in capsys.readouterr().out
+    assert run(["evaluate", str(folder)]) == 0
+    assert "held-out prompts" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("command", "loss", "words"), [("train", "sft", "use hexpo fit"), ("fit", "ppo", "hexpo train")]
+)
+def test_a_loss_of_the_other_use_case_is_refused_before_a_folder_is_made(
+    capsys: Captured, tiny_file: Path, tmp_path: Path, command: str, loss: str, words: str
+) -> None:
+    """M2."""
+    assert run([command, str(tiny_file), f"algorithm.loss.name={loss}"]) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_generates_nothing_is_not_simulated(capsys: Captured, tiny_file: Path) -> None:
+    """M2."""
+    assert run(["simulate", str(tiny_file), "algorithm.loss.name=sft", "--gpus", "8"]) == 2
+    assert "given answers" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_ctrl_c_saves_and_exits_130_and_the_run_goes_on(tiny_file: Path, tmp_path: Path) -> None:
     """H: a first Ctrl-C ends after the present step, with a checkpoint; no process is left."""
@@ -210,3 +248,39 @@ def _alive_in_session(session: int) -> list[int]:
         if int(fields[3]) == session and fields[0] != "Z":
             found.append(int(stat.parent.name))
     return found
+
+
+def test_a_users_function_is_found_in_the_present_folder(
+    capsys: Captured, tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`module:function` needs no installed package; the folder comes last and hides nothing."""
+    (tmp_path / "our_losses.py").write_text(
+        "from torch import Tensor\n"
+        "def steady(*, policy_T: Tensor, advantage_T: Tensor) -> Tensor:\n"
+        "    'Minus A l.'\n"
+        "    return -advantage_T * policy_T\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert run(["plan", str(tiny_file), "algorithm.loss.name=our_losses:steady"]) == 0
+    assert "our_losses:steady" in capsys.readouterr().out
+    assert sys.path[-1] == str(tmp_path)
+
+
+def test_a_file_system_that_refuses_is_one_message(
+    capsys: Captured, tiny_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk, wherever it is noticed, says what to do; an unknown failure keeps its trace."""
+    import errno
+
+    def full(*_: object) -> int:
+        raise failure
+
+    monkeypatch.setattr("hexpo.entrypoints.cli.looking.plan", full)
+    failure = OSError(errno.ENOSPC, "No space left on device", "runs/x")
+    assert run(["plan", str(tiny_file)]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: [Errno 28] No space left on device: 'runs/x'; make room")
+    failure = OSError(errno.EBADF, "Bad file descriptor")
+    with pytest.raises(OSError, match="Bad file"):
+        run(["plan", str(tiny_file)])

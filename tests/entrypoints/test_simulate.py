@@ -58,6 +58,25 @@ def test_lengths_of_a_file_count(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "2 tokens on" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("on_update", ["keep", "continue", "drain"])
+def test_what_an_update_does_to_running_answers_is_played(
+    tmp_path: Path, on_update: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """F8: each mode, and both sides in turns with something ahead."""
+    given = ("--staleness", "1", f"asynchrony.on_update={on_update}")
+    assert simulate(*given, "--split", "2:2", picture=tmp_path / "p.png") == 0
+    assert simulate(*given, "--split", "colocated", picture=tmp_path / "p.png") == 0
+    assert "2:2" in capsys.readouterr().out
+
+
+def test_more_parts_than_a_batch_has_are_one_clear_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """L1."""
+    assert simulate("--parts", "99", picture=tmp_path / "p.png") == USER_ERROR
+    assert "--parts 99" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("split", ["3:2", "4", "all", "4:0"])
 def test_an_impossible_split_is_one_clear_error(
     tmp_path: Path, split: str, capsys: pytest.CaptureFixture[str]

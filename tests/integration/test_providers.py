@@ -284,3 +284,30 @@ def test_a_loss_of_rows_and_an_advantage_of_tokens_are_refused_together(
     """M3: gspo has one ratio a row, and gae one advantage a token."""
     with pytest.raises(ConfigurationError, match="takes one advantage a row"):
         build(tiny, GAE, CRITIC, "algorithm.loss={name: gspo}")
+
+
+def test_a_curriculum_asks_solved_prompts_no_more_and_survives_a_stop(
+    tiny: dict[str, Any],
+) -> None:
+    """H1, H2: pass rates are part of a checkpoint; three of six prompts are solved at once."""
+    band = "algorithm.zero_variance.options={easiest: 0.9, revisit: 0.0, budget: 8}"
+
+    def solved(row: Trajectory) -> Scored:
+        return Scored(value=1.0 if row.prompt.source == "task-0" else graded(row).value / 2)
+
+    whole = run_of(tiny, band, "run.steps=6", reward=solved)
+    history = whole.train().history
+    assert sum(row["curriculum/left_out"] for row in history) >= 3
+    assert [row["reward/max"] == 1.0 for row in history[3:]] == [False] * 3
+    first = run_of(tiny, band, "run.steps=4", "checkpoint.every=4", reward=solved)
+    first.train()
+    again = resume(first.folder, "run.steps=6")
+    again.container.reward.override(SimulatedReward(solved))
+    again.train()
+    assert again.container.policy().digest() == whole.container.policy().digest()
+
+
+def test_a_band_that_holds_no_prompt_is_refused(tiny: dict[str, Any]) -> None:
+    """M3."""
+    with pytest.raises(ConfigurationError, match="no prompt would stay"):
+        build(tiny, "algorithm.zero_variance.options={hardest: 0.6, easiest: 0.4}")

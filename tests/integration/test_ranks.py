@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import pickle
 import signal
+import sys
 import threading
 from collections.abc import Collection, Coroutine, Iterator
 from pathlib import Path
@@ -25,6 +27,7 @@ from hexpo.adapters.models.policy import Precision
 from hexpo.adapters.stores import mapped
 from hexpo.adapters.stores.memory import MemoryRowStore
 from hexpo.adapters.training import fsdp, host
+from hexpo.adapters.training.fsdp.config import OF_SEVERAL_RANKS
 from hexpo.adapters.training.fsdp.ranks import RANK, Model
 from hexpo.adapters.training.host.order import laid_out
 from hexpo.adapters.transfer.disk import build_receiver
@@ -36,6 +39,7 @@ from hexpo.domain.aggregate import Mode
 from hexpo.domain.batch import Batch, Sequences
 from hexpo.domain.errors import EngineFailed, WrongBatch
 from hexpo.domain.estimators import Estimator
+from hexpo.domain.kl.term import kl_loss
 from hexpo.domain.losses.catalogue import LOSSES
 from hexpo.domain.losses.value import value
 from hexpo.domain.metrics import values
@@ -87,6 +91,8 @@ class Twins:
     start: Path
     """A save of the untrained model."""
     folder: Path
+    first: dict[str, Tensor] = attrs.field(factory=dict)
+    """The untrained model's weights."""
 
     def reset(self) -> None:
         for engine in (self.ranks, self.one):
@@ -106,9 +112,7 @@ class Twins:
         assert set(ranks) == set(one)
         for name, weight in one.items():
             assert_close(ranks[name], weight, rtol=0, atol=1e-5, msg=lambda t, n=name: f"{n}: {t}")
-        self.reset()
-        before = self.weights()[0]
-        assert max(float((before[n] - w).abs().max()) for n, w in one.items()) > moved
+        assert max(float((self.first[n] - w).abs().max()) for n, w in one.items()) > moved
 
     def put(self, *, seed: int, lengths: Collection[int] = LENGTHS, without: str = "") -> Sequences:
         batch = rows(seed, list(lengths))
@@ -121,6 +125,11 @@ class Twins:
     def drop(self, sequences: Sequences) -> None:
         for store in self.stores:
             store.drop(sequences.ids)
+
+    def close(self) -> None:
+        self.run(self.ranks.close())
+        self.run(self.one.close())
+        self.stores[0].close()  # type: ignore[attr-defined]
 
 
 def rows(seed: int, lengths: list[int]) -> Batch:
@@ -236,10 +245,23 @@ def ranks_of(
 def twins_of(
     loop: Loop, cluster: Cluster, model: Path, folder: Path, *, ranks: int, name: str, **more: Any
 ) -> Twins:
-    stores = mapped.build(), MemoryRowStore()
-    engine = ranks_of(loop, cluster, model, stores[0], ranks=ranks, name=name, **more)
+    store = mapped.build()
+    engine = ranks_of(loop, cluster, model, store, ranks=ranks, name=name, **more)
+    return twins_with(loop, engine, store, model, folder, **more)
+
+
+def twins_with(
+    loop: Loop,
+    engine: host.RankedEngine,
+    store: RowStore,
+    model: Path,
+    folder: Path,
+    **more: Any,
+) -> Twins:
+    stores = store, MemoryRowStore()
+    own = {name: value for name, value in more.items() if name not in OF_SEVERAL_RANKS}
     one = fsdp.build(
-        fsdp.Config(**{**SETTINGS, "micro_tokens": 1000, **more}),
+        fsdp.Config(**{**SETTINGS, "micro_tokens": 1000, **own}),
         policy=load_policy(str(model), precision=Precision.FP32),
         store=stores[1],
         tokenizer=Letters(),  # type: ignore[arg-type]
@@ -250,6 +272,7 @@ def twins_of(
     loop(one.save(folder / "start"))
     twins = Twins(loop, engine, one, stores, folder / "start", folder)
     twins.reset()  # adapters begin at random
+    twins.first.update(twins.weights()[0])
     return twins
 
 
@@ -260,15 +283,48 @@ def two(
     folder = tmp_path_factory.mktemp("two")
     twins = twins_of(loop, cluster, model, folder, ranks=2, name="two")
     yield twins
-    loop(twins.ranks.close())
-    loop(twins.one.close())
-    twins.stores[0].close()  # type: ignore[attr-defined]
+    twins.close()
+
+
+TEAMS: dict[str, dict[str, Any]] = {
+    "tensor": {"tensor_parallel": 2},
+    "sequence": {"sequence_parallel": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def pair(loop: Loop) -> Iterator[Any]:
+    """Two processes in which engines are made, one after the other: each start costs seconds."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "contract"))
+    try:
+        engines: Any = importlib.import_module("training_engines")
+    finally:
+        sys.path.pop(0)
+    pair = engines.Pair(loop)
+    yield pair
+    pair.close()
+
+
+@pytest.fixture(scope="module", params=TEAMS)
+def team(
+    request: pytest.FixtureRequest,
+    loop: Loop,
+    pair: Any,
+    model: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Twins]:
+    more = TEAMS[request.param]
+    folder = tmp_path_factory.mktemp(request.param)
+    engine, store = pair.open(fsdp.Config(**{**SETTINGS, **more}), model, Letters())
+    twins = twins_with(loop, engine, store, model, folder, **more)
+    yield twins
+    twins.close()
 
 
 @pytest.fixture(autouse=True)
 def _afresh(request: pytest.FixtureRequest) -> None:
-    if "two" in request.fixturenames:
-        request.getfixturevalue("two").reset()
+    for name in {"two", "team"} & set(request.fixturenames):
+        request.getfixturevalue(name).reset()
 
 
 def term(name: str, entry: Any) -> Objective:
@@ -305,6 +361,78 @@ def test_every_policy_loss_trains_over_two_ranks_as_in_one_process(two: Twins, n
         train(two, objective, sequences)
         two.drop(sequences)
     two.require_equal()
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_every_policy_loss_trains_by_a_team_of_ranks_as_in_one_process(
+    team: Twins, name: str
+) -> None:
+    """A1: weights cut, or tokens cut, in packed rows and many micro-batches; 1e-5."""
+    objective = term(name, LOSSES[name])
+    sequences = team.put(seed=1)
+    train(team, objective, sequences)
+    team.drop(sequences)
+    team.require_equal()
+
+
+@pytest.mark.parametrize("name", ["dpo", "kto"])
+def test_a_team_of_ranks_trains_pairs(team: Twins, name: str) -> None:
+    """A6: the rows of a pair are where all rows are."""
+    objective = term(name, PREFERENCES[name])
+    sequences = team.put(seed=5)
+    train(team, objective, sequences, cut=4)
+    team.drop(sequences)
+    team.require_equal(moved=1e-6)
+
+
+def test_a_team_of_ranks_scores_what_one_process_scores(team: Twins) -> None:
+    """C1: log-probs, entropy and squares from a cut head, and those of the reference."""
+    sequences = team.put(seed=9)
+    train(team, PPO, sequences)
+    later = team.put(seed=10, without="old")
+    bare = team.put(seed=31, without="reference")
+    for engine in (team.ranks, team.one):
+        team.run(engine.score(later, ("old", "entropy", "squares")))
+        team.run(engine.view("reference").score(bare, ("reference",)))
+    for rows, name in ((later, "old"), (later, "entropy"), (later, "squares"), (bare, "reference")):
+        ours, theirs = (store.get(rows.ids, [name])[name] for store in team.stores)
+        assert_close(ours, theirs, rtol=0, atol=2e-5, msg=lambda text, n=name: f"{n}: {text}")
+        assert ours.abs().max() > 0
+    for each in (sequences, later, bare):
+        team.drop(each)
+
+
+def test_a_save_of_a_team_goes_on_in_one_process_and_back(team: Twins, tmp_path: Path) -> None:
+    """H1, H8: parts of both axes come together, and apart again."""
+    sequences = team.put(seed=14)
+    train(team, PPO, sequences)
+    team.run(team.ranks.save(tmp_path / "team"))
+    team.run(team.one.load(tmp_path / "team"))
+    ours, theirs = team.weights()
+    assert all(torch.equal(ours[name], weight) for name, weight in theirs.items())
+    team.run(team.one.save(tmp_path / "one"))
+    team.reset()
+    team.run(team.ranks.load(tmp_path / "one"))
+    again, _ = team.weights()
+    assert all(torch.equal(again[name], weight) for name, weight in theirs.items())
+    team.run(team.one.load(tmp_path / "one"))
+    train(team, PPO, sequences)
+    team.drop(sequences)
+    team.require_equal()
+
+
+def test_a_team_skips_a_row_that_is_not_finite_and_goes_on(team: Twins) -> None:
+    """O18, J1: all ranks of a team see the same row; it is named once."""
+    sequences = team.put(seed=8)
+    spoilt = sequences.with_columns(advantage=sequences["advantage"].clone())
+    spoilt["advantage"][4] = float("nan")
+    team.run(team.ranks.accumulate(PPO.weigh(spoilt), PPO))
+    result = team.run(team.ranks.step())
+    assert not result.applied
+    assert result.cause.count("804") == 1
+    train(team, PPO, sequences)
+    team.drop(sequences)
+    team.require_equal()
 
 
 @pytest.mark.parametrize("name", ["dpo", "simpo", "kto"])
@@ -375,6 +503,24 @@ def test_ranks_write_the_columns_of_their_own_rows(two: Twins) -> None:
         assert ours.abs().max() > 0
     for each in (sequences, later):
         two.drop(each)
+
+
+@pytest.mark.parametrize("name", ["full", "full_top_k"])
+def test_distributions_are_compared_over_two_ranks_as_in_one_process(two: Twins, name: str) -> None:
+    """A1, S1: ids that the reference kept, and its whole distribution from the parts that ranks
+    hold of it; in one call a rank has no row, and runs the reference with the other."""
+    terms = (*PPO.terms, Term(name="kl", loss=kl_loss(name), coefficient=2.0))
+    objective = Objective(terms=terms, proximal=Proximal.STORED)
+    first = two.put(seed=21)
+    train(two, PPO, first)
+    sequences = two.put(seed=22)
+    for engine in (two.ranks, two.one):
+        kept = ("reference_topk", "reference_ids")
+        two.run(engine.view("reference").score(sequences, kept))
+    train(two, objective, sequences, cut=1)
+    for each in (first, sequences):
+        two.drop(each)
+    two.require_equal()
 
 
 def test_a_token_estimator_runs_where_the_rows_lie(two: Twins) -> None:

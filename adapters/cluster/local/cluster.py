@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import re
 import shutil
 import socket
 import sys
@@ -20,15 +19,13 @@ from hexpo.adapters.cluster.local.channel import Channel
 from hexpo.adapters.cluster.local.devices import Devices, cpus, memory_gib
 from hexpo.adapters.cluster.local.process import Bounds, LocalProcess
 from hexpo.adapters.cluster.wire import room
-from hexpo.adapters.cluster.wire.logs import Tail
+from hexpo.adapters.cluster.wire.roster import Roster, safe
 from hexpo.adapters.cluster.wire.starting import all_or_none
 from hexpo.adapters.cluster.wire.warden import Warden
 from hexpo.application.ports.cluster import Cluster, Process, ProcessSpec, Resources
-from hexpo.domain.errors import EngineFailed, WrongValue
+from hexpo.domain.errors import EngineFailed, NotEnough
 
 _log = logging.getLogger(__name__)
-_FOLLOWED = 0.25
-"""Seconds between two looks at the logs."""
 _CHILD = "hexpo.adapters.cluster.local.child"
 
 
@@ -61,7 +58,7 @@ class LocalCluster:
     """Implements Cluster; belongs to the event loop that first starts something."""
 
     def __init__(self, config: Config, *, folder: Path) -> None:
-        self._config, self._logs = config, folder / "processes"
+        self._config = config
         self._bounds = Bounds(
             start=config.start_seconds, close=config.close_seconds, force=config.force_seconds
         )
@@ -72,56 +69,55 @@ class LocalCluster:
         )
         self._devices = Devices(config.accelerators)
         self._taken: dict[str, tuple[room.Unit, set[str]]] = {}
-        self._running: dict[str, LocalProcess] = {}
-        self._warden: Warden | None = None
-        self._following: asyncio.Task[None] | None = None
-        self._tails: dict[str, Tail] = {}
-        self._lock = asyncio.Lock()
-        self._closed = False
+        self._roster: Roster[LocalProcess] = Roster(folder, release=self._release)
+
+    @property
+    def host(self) -> str:
+        """All of it is here."""
+        return "127.0.0.1"
 
     async def resources(self) -> Resources:
         """What is visible and free."""
+        return self._free()
+
+    def _free(self) -> Resources:
         taken = room.total(unit.needs for unit, _ in self._taken.values())
         return room.left(self._visible, taken)
 
     async def start(self, wanted: Sequence[ProcessSpec]) -> Sequence[Process]:
         """All of them, ready to be called, or none."""
-        async with self._lock:
-            if self._closed:
-                raise EngineFailed("the cluster is closed; nothing starts any more")
-            places = await self._take(wanted)
-            if self._warden is None:
-                self._warden = await Warden.start()
-                self._following = asyncio.ensure_future(self._follow())
-            warden = self._warden
+        warden = await self._roster.open()
+        places = self._take(wanted)
         return await all_or_none(
             {spec.name: self._start(spec, places[spec.name], warden) for spec in wanted},
-            undo=self._undo,
+            undo=self._roster.undo,
         )
 
-    async def _take(self, wanted: Sequence[ProcessSpec]) -> dict[str, Mapping[str, str]]:
+    def _take(self, wanted: Sequence[ProcessSpec]) -> dict[str, Mapping[str, str]]:
         """Reserve devices: the variables that each process gets."""
         units = room.units(wanted)
-        if running := [spec.name for spec in wanted if spec.name in self._running]:
-            raise WrongValue(f"processes named {', '.join(running)} run already")
-        needs, free = room.total(unit.needs for unit in units), await self.resources()
+        self._roster.require_unused(spec.name for spec in wanted)
+        needs, free = room.total(unit.needs for unit in units), self._free()
         if self._config.oversubscribe and (more := room.over(needs, free).get("cpus")):
             _log.warning("oversubscribed, hence slow: %s", more)
             needs = attrs.evolve(needs, cpus=min(needs.cpus, free.cpus))
         room.require(needs, free, self._visible, where="this machine")
         places: dict[str, Mapping[str, str]] = {}
-        for unit in units:
-            key = unit.members[0].name
-            shown = self._devices.take(key, unit.needs.accelerators)
-            self._taken[key] = unit, {spec.name for spec in unit.members}
-            variables = {self._config.visibility: ",".join(shown)} if self._devices else {}
-            places.update({spec.name: variables for spec in unit.members})
+        try:
+            for unit in units:
+                key = unit.members[0].name
+                shown = self._devices.take(key, unit.needs.accelerators)
+                self._taken[key] = unit, {spec.name for spec in unit.members}
+                variables = {self._config.visibility: ",".join(shown)} if self._devices else {}
+                places.update({spec.name: variables for spec in unit.members})
+        except NotEnough:  # enough in all, but in parts that are too small
+            for name in places:
+                self._release(name)
+            raise
         return places
 
     def _release(self, name: str) -> None:
         """Free what a process held, when no sharer needs it any more."""
-        self._running.pop(name, None)
-        self._tails.pop(name, None)
         for key, (_, members) in list(self._taken.items()):
             members.discard(name)
             if not members:
@@ -131,14 +127,11 @@ class LocalCluster:
     async def _start(
         self, spec: ProcessSpec, variables: Mapping[str, str], warden: Warden
     ) -> LocalProcess:
-        safe = re.sub(r"[^\w.-]", "_", spec.name)
-        folder = Path(tempfile.mkdtemp(prefix=f"{safe}-", dir=warden.folder))
-        path = self._logs / f"{safe}.log"
-        self._logs.mkdir(parents=True, exist_ok=True)
-        tail = self._tails[spec.name] = Tail(spec.name, path)
+        folder = Path(tempfile.mkdtemp(prefix=f"{safe(spec.name)}-", dir=warden.folder))
+        tail = self._roster.tail(spec.name)
         ours, theirs = socket.socketpair()
         try:
-            with path.open("ab") as log:
+            with tail.path.open("ab") as log:
                 process = await asyncio.create_subprocess_exec(
                     *_command(spec, variables, theirs.fileno()),
                     stdin=asyncio.subprocess.DEVNULL,
@@ -153,47 +146,25 @@ class LocalCluster:
             raise EngineFailed(f"process {spec.name!r} could not be started: {error}") from error
         finally:
             theirs.close()
-        started = self._running[spec.name] = LocalProcess(
-            spec,
-            process,
-            Channel(ours),
-            folder=folder,
-            tail=tail,
-            warden=warden,
-            bounds=self._bounds,
-            ended=self._release,
+        started = self._roster.add(
+            LocalProcess(
+                spec,
+                process,
+                Channel(ours),
+                folder=folder,
+                tail=tail,
+                warden=warden,
+                bounds=self._bounds,
+                ended=self._roster.ended,
+            )
         )
         place = {"name": spec.name, "node": socket.gethostname(), "folder": str(folder)}
         await started.ready(place)
         return started
 
-    async def _undo(self, name: str) -> None:
-        """End a process of a start that failed."""
-        process = self._running.get(name)
-        if process is not None:
-            await process.stop()
-        self._release(name)
-
-    async def _follow(self) -> None:
-        while True:
-            await asyncio.sleep(_FOLLOWED)
-            for tail in tuple(self._tails.values()):
-                tail.pass_on()
-
     async def close(self) -> None:
         """Stop whatever runs. Safe to call twice."""
-        self._closed = True
-        async with asyncio.TaskGroup() as stops:
-            for process in tuple(self._running.values()):
-                stops.create_task(process.stop())
-        async with self._lock:
-            following, self._following = self._following, None
-            warden, self._warden = self._warden, None
-        if following is not None:
-            following.cancel()
-            await asyncio.wait([following])
-        if warden is not None:
-            await warden.close()
+        await self._roster.close()
 
 
 def _command(spec: ProcessSpec, variables: Mapping[str, str], number: int) -> list[str]:

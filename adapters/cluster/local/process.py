@@ -16,8 +16,8 @@ from typing import Any
 import attrs
 
 from hexpo.adapters.cluster.local.channel import Channel, Frame, Kind
-from hexpo.adapters.cluster.local.endings import cause_of, killed_for_memory
 from hexpo.adapters.cluster.wire.codec import decode, encode
+from hexpo.adapters.cluster.wire.endings import cause_of, killed_for_memory
 from hexpo.adapters.cluster.wire.failures import revived
 from hexpo.adapters.cluster.wire.logs import Tail
 from hexpo.adapters.cluster.wire.service import dead

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
+import signal
 import socket
+import threading
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,16 +19,13 @@ from attrs.validators import gt, optional
 
 from hexpo.adapters.cluster.ray import placing
 from hexpo.adapters.cluster.ray.host import Host
-from hexpo.adapters.cluster.ray.process import RayProcess
+from hexpo.adapters.cluster.ray.process import Bounds, RayProcess
 from hexpo.adapters.cluster.wire import room
-from hexpo.adapters.cluster.wire.logs import Tail
+from hexpo.adapters.cluster.wire.roster import Roster
 from hexpo.adapters.cluster.wire.starting import all_or_none
 from hexpo.adapters.cluster.wire.warden import Warden
 from hexpo.application.ports.cluster import Cluster, Process, ProcessSpec, Resources
-from hexpo.domain.errors import EngineFailed, MissingExtra, NotEnough, WrongValue
-
-_FOLLOWED = 0.25
-"""Seconds between two looks at the logs."""
+from hexpo.domain.errors import EngineFailed, MissingExtra, NotEnough
 
 
 @attrs.frozen(kw_only=True)
@@ -43,8 +41,13 @@ class Config:
     """Accelerators of a cluster of its own; None: what Ray finds."""
     device: str = "GPU"
     """What Ray calls an accelerator (`NPU` on Ascend)."""
+    host: str = ""
+    """This node's address, as the others reach it; empty: the one that Ray uses."""
+    interface: str = ""
+    """The network interface by which processes exchange tensors (`eth0`); empty: they choose."""
     place_seconds: float = attrs.field(default=30.0, validator=gt(0))
-    """How long room may take to become free, on a cluster that others use too."""
+    """How long room may take to become free on a cluster that others use too, and a worker to
+    begin."""
     start_seconds: float = attrs.field(default=600.0, validator=gt(0))
     """How long an entry may take until its service is ready."""
     close_seconds: float = attrs.field(default=20.0, validator=gt(0))
@@ -64,29 +67,36 @@ def build(config: Config, *, folder: Path) -> Cluster:
     return RayCluster(config, ray, folder=folder)
 
 
+def _take_back_sigterm() -> None:
+    """Whoever handled SIGTERM handles it again: Ray took it, to print a stack, and to end the
+    process at a second one."""
+    handler = signal.getsignal(signal.SIGTERM)
+    if handler is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
+        signal.siginterrupt(signal.SIGTERM, False)  # noqa: FBT003  as asyncio sets it
+
+
 class RayCluster:
     """Implements Cluster. Where this process is connected to Ray already, it uses that."""
 
     def __init__(self, config: Config, ray: ModuleType, *, folder: Path) -> None:
-        self._config, self._ray, self._logs = config, ray, folder / "processes"
-        self._running: dict[str, RayProcess] = {}
+        self._config, self._ray = config, ray
+        self._bounds = Bounds(
+            place=config.place_seconds, start=config.start_seconds, close=config.close_seconds
+        )
+        self._roster: Roster[RayProcess] = Roster(folder, release=self._release)
         self._groups: list[tuple[Any, set[str]]] = []
-        self._tails: dict[str, Tail] = {}
-        self._warden: Warden | None = None
-        self._following: asyncio.Task[None] | None = None
-        self._lock = asyncio.Lock()
-        self._owns_connection = self._closed = False
+        self._owns_connection = False
 
-    async def _connect(self) -> Warden:
-        async with self._lock:
-            if self._closed:
-                raise EngineFailed("the cluster is closed; nothing starts any more")
-            if self._warden is None:
-                self._logs.mkdir(parents=True, exist_ok=True)
-                self._warden = await Warden.start()
-                self._following = asyncio.ensure_future(self._follow())
-                await asyncio.to_thread(self._initialise, self._warden.folder)
-            return self._warden
+    async def _connect(self, folder: Path) -> None:
+        connecting = asyncio.ensure_future(asyncio.to_thread(self._initialise, folder))
+        try:
+            await asyncio.shield(connecting)
+        except asyncio.CancelledError:  # it cannot be called back, but undone
+            await asyncio.wait([connecting])
+            await self._disconnect()
+            raise
+        _take_back_sigterm()
 
     def _initialise(self, folder: Path) -> None:
         if self._ray.is_initialized():
@@ -117,22 +127,33 @@ class RayCluster:
                 ) from error
         self._owns_connection = True
 
+    async def _disconnect(self) -> None:
+        if self._owns_connection:
+            self._owns_connection = False
+            await asyncio.to_thread(self._ray.shutdown)
+
+    @property
+    def host(self) -> str:
+        """As configured, or as Ray found it; a cluster of its own is all here."""
+        if self._config.host or not self._config.address:
+            return self._config.host or "127.0.0.1"
+        return str(self._ray.util.get_node_ip_address())
+
     async def resources(self) -> Resources:
         """What is visible and free; Ray counts with some delay."""
-        await self._connect()
+        await self._roster.open(self._connect)
         free = await asyncio.to_thread(self._ray.available_resources)
         return placing.seen(free, self._config.device)
 
     async def start(self, wanted: Sequence[ProcessSpec]) -> Sequence[Process]:
         """All of them, ready to be called, or none."""
         units = room.units(wanted)
-        if running := [spec.name for spec in wanted if spec.name in self._running]:
-            raise WrongValue(f"processes named {', '.join(running)} run already")
-        warden = await self._connect()
+        self._roster.require_unused(spec.name for spec in wanted)
+        warden = await self._roster.open(self._connect)
         places = await self._place(units)
         return await all_or_none(
             {spec.name: self._start(spec, places[spec.name], warden) for spec in wanted},
-            undo=self._undo,
+            undo=self._roster.undo,
         )
 
     async def _place(self, units: Sequence[room.Unit]) -> dict[str, dict[str, Any]]:
@@ -156,16 +177,24 @@ class RayCluster:
                 else ([], [])
             )
             if late:
-                wanted, free = room.total(unit.needs for unit in units), await self.resources()
-                raise NotEnough(
-                    f"the Ray cluster: {wanted} wanted, {free} free after"
-                    f" {self._config.place_seconds:g} s; see `ray status` for who has the rest"
-                )
+                await self._refuse(units)
         except BaseException:
             for group in made:
                 self._ray.util.remove_placement_group(group)
             raise
         return self._options(groups, made)
+
+    async def _refuse(self, units: Sequence[room.Unit]) -> None:
+        """Raises NotEnough: what is wanted is there, but was not free in time."""
+        visible = await asyncio.to_thread(self._ray.cluster_resources)
+        where = f"the Ray cluster, for {self._config.place_seconds:g} s"
+        room.require(
+            room.total(unit.needs for unit in units),
+            await self.resources(),
+            placing.seen(visible, self._config.device),
+            where=where,
+        )
+        raise NotEnough(f"{where}: the room is there, but in parts that are too small; ray status")
 
     async def _require(self, groups: Sequence[placing.Group]) -> None:
         """Compare with all that the cluster has, and with its largest node, before waiting."""
@@ -177,11 +206,8 @@ class RayCluster:
         )
         total = room.total(unit.needs for group in groups for unit in group.units)
         room.require(total, visible, visible, where="the Ray cluster")
-        for group in groups:
-            if group.strategy == "STRICT_PACK":
-                needs = room.total(unit.needs for unit in group.units)
-                name = group.units[0].members[0].together
-                room.require(needs, largest, largest, where=f"one node for {name}")
+        for name, needs in placing.on_one_node(groups):
+            room.require(needs, largest, largest, where=f"one node of the Ray cluster, for {name}")
 
     def _options(
         self, groups: Sequence[placing.Group], made: Sequence[Any]
@@ -195,7 +221,9 @@ class RayCluster:
                 for spec in unit.members:
                     names.add(spec.name)
                     found[spec.name] = {
-                        **placing.options(spec, unit, self._config.device),
+                        **placing.options(
+                            spec, unit, self._config.device, interface=self._config.interface
+                        ),
                         "scheduling_strategy": PlacementGroupSchedulingStrategy(
                             reserved, placement_group_bundle_index=index
                         ),
@@ -206,28 +234,33 @@ class RayCluster:
     async def _start(
         self, spec: ProcessSpec, options: dict[str, Any], warden: Warden
     ) -> RayProcess:
-        safe = re.sub(r"[^\w.-]", "_", spec.name)
-        tail = self._tails[spec.name] = Tail(spec.name, self._logs / f"{safe}.log")
+        tail = self._roster.tail(spec.name)
         actor = (
             self._ray.remote(Host)
             .options(**options)
-            .remote(spec.name, socket.gethostname(), str(tail.path.resolve()), str(warden.folder))
+            .remote(
+                spec.name,
+                node=socket.gethostname(),
+                host=self.host,
+                log=str(tail.path.resolve()),
+                folder=str(warden.folder),
+            )
         )
-        process = self._running[spec.name] = RayProcess(
-            self._ray,
-            spec,
-            actor,
-            close_seconds=self._config.close_seconds,
-            tail=tail,
-            ended=self._release,
+        process = self._roster.add(
+            RayProcess(
+                self._ray,
+                spec,
+                actor,
+                bounds=self._bounds,
+                tail=tail,
+                ended=self._roster.ended,
+            )
         )
-        await process.ready(self._config.start_seconds)
+        await process.ready()
         return process
 
     def _release(self, name: str) -> None:
         """Free what a process held, when no other of its group needs it any more."""
-        self._running.pop(name, None)
-        self._tails.pop(name, None)
         for entry in tuple(self._groups):
             reserved, names = entry
             names.discard(name)
@@ -235,32 +268,6 @@ class RayCluster:
                 self._groups.remove(entry)
                 self._ray.util.remove_placement_group(reserved)
 
-    async def _undo(self, name: str) -> None:
-        """End a process of a start that failed."""
-        if (process := self._running.get(name)) is not None:
-            await process.stop()
-        self._release(name)
-
-    async def _follow(self) -> None:
-        while True:
-            await asyncio.sleep(_FOLLOWED)
-            for tail in tuple(self._tails.values()):
-                tail.pass_on()
-
     async def close(self) -> None:
         """Stop whatever runs; end a Ray cluster of its own. Safe to call twice."""
-        self._closed = True
-        async with asyncio.TaskGroup() as stops:
-            for process in tuple(self._running.values()):
-                stops.create_task(process.stop())
-        async with self._lock:
-            following, self._following = self._following, None
-            warden, self._warden = self._warden, None
-            if following is not None:
-                following.cancel()
-                await asyncio.wait([following])
-            if self._owns_connection:
-                self._owns_connection = False
-                await asyncio.to_thread(self._ray.shutdown)
-            if warden is not None:
-                await warden.close()
+        await self._roster.close(self._disconnect)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -12,6 +12,8 @@ from hexpo.application.ports.cluster import ProcessSpec, Resources
 from hexpo.domain.errors import Unsupported
 
 _GIB = 2**30
+_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+"""Variables that name the network interface of a communication backend."""
 
 
 @attrs.frozen
@@ -43,6 +45,16 @@ def groups(units: Sequence[room.Unit]) -> tuple[Group, ...]:
     )
 
 
+def on_one_node(groups: Sequence[Group]) -> Iterator[tuple[str, Resources]]:
+    """What has to fit into one node, by name: a whole `together`, else each unit (a replica with
+    its tensor-parallel devices)."""
+    for group in groups:
+        if group.strategy == "STRICT_PACK":
+            yield group.units[0].members[0].together, room.total(u.needs for u in group.units)
+        else:
+            yield from ((unit.name, unit.needs) for unit in group.units)
+
+
 def bundle(needs: Resources, device: str) -> dict[str, float]:
     """What Ray reserves; a bundle may not be empty."""
     found = {"CPU": needs.cpus, device: needs.accelerators, "memory": needs.memory_gib * _GIB}
@@ -58,12 +70,18 @@ def seen(resources: Mapping[str, float], device: str) -> Resources:
     )
 
 
-def options(spec: ProcessSpec, unit: room.Unit, device: str) -> dict[str, Any]:
-    """Options of an actor in its bundle: sharers have equal parts of it."""
+def options(
+    spec: ProcessSpec, unit: room.Unit, device: str, *, interface: str = ""
+) -> dict[str, Any]:
+    """Options of an actor in its bundle: sharers have equal parts of it.
+
+    Args: interface: by which it exchanges tensors, unless its own variables say so.
+    """
     part = 1 / len(unit.members)
     environment: dict[str, Any] = {}
-    if spec.environment:
-        environment["env_vars"] = dict(spec.environment)
+    variables = dict.fromkeys(_INTERFACES, interface) if interface else {}
+    if variables := {**variables, **spec.environment}:
+        environment["env_vars"] = variables
     if spec.python:
         environment["py_executable"] = spec.python
     found: dict[str, Any] = {

@@ -6,14 +6,16 @@ import asyncio
 import itertools
 import logging
 import shutil
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from hexpo.adapters.cluster.ray.host import Place
+import attrs
+
+from hexpo.adapters.cluster.ray.host import Place, lent
 from hexpo.adapters.cluster.wire.codec import decode, encode
+from hexpo.adapters.cluster.wire.endings import killed_for_memory
 from hexpo.adapters.cluster.wire.failures import revived
 from hexpo.adapters.cluster.wire.logs import Tail
 from hexpo.adapters.cluster.wire.service import dead
@@ -21,6 +23,15 @@ from hexpo.application.ports.cluster import Death, ProcessSpec
 from hexpo.domain.errors import EngineFailed
 
 _log = logging.getLogger(__name__)
+
+
+@attrs.frozen(kw_only=True)
+class Bounds:
+    """How long a beginning or an ending may take, in seconds."""
+
+    place: float
+    start: float
+    close: float
 
 
 class RayProcess:
@@ -32,12 +43,12 @@ class RayProcess:
         spec: ProcessSpec,
         actor: Any,
         *,
-        close_seconds: float,
+        bounds: Bounds,
         tail: Tail,
         ended: Callable[[str], None],
     ) -> None:
         self._ray, self._spec, self._actor = ray, spec, actor
-        self._close_seconds, self._tail, self._ended = close_seconds, tail, ended
+        self._bounds, self._tail, self._ended = bounds, tail, ended
         self._numbers = itertools.count(1)
         self._place: Place | None = None
         self._death: asyncio.Future[Death] = asyncio.get_running_loop().create_future()
@@ -56,26 +67,30 @@ class RayProcess:
             raise EngineFailed(f"process {self.name!r} has no number yet: it is not ready")
         return self._place.pid
 
-    async def ready(self, seconds: float) -> None:
+    async def ready(self) -> None:
         """Compose the service. Raises what the entry raised; EngineFailed: it ended, or is late."""
-        parts = encode((self._spec.entry, self._spec.value))
+        bounds, parts = self._bounds, encode((self._spec.entry, self._spec.value))
+        self._place = await self._within(bounds.place, "place_seconds", self._actor.settle.remote())
+        composing = self._actor.compose.remote(lent(parts))
+        composed, parts = await self._within(bounds.start, "start_seconds", composing)
+        if not composed:
+            raise revived(decode(parts), name=self.name)
+
+    async def _within(self, seconds: float, setting: str, reference: Any) -> Any:
         try:
             async with asyncio.timeout(seconds):
-                self._place = await self._answer(self._actor.settle.remote())
-                composed, parts = await self._answer(self._actor.compose.remote(parts))
+                return await self._answer(reference)
         except TimeoutError:
             raise EngineFailed(
                 f"process {self.name!r} was not ready after {seconds:g} s;"
-                f" {self._tail.quote()}raise start_seconds if it only needs longer"
+                f" {self._tail.quote()}raise {setting} if it only needs longer"
             ) from None
-        if not composed:
-            raise revived(decode(parts), name=self.name)
 
     async def call(self, method: str, *arguments: Any, **options: Any) -> Any:
         """Call a method of the service."""
         if self._death.done():
             raise dead(self.name, self._death.result().cause)
-        number, parts = next(self._numbers), encode((method, arguments, options))
+        number, parts = next(self._numbers), lent(encode((method, arguments, options)))
         try:
             returned, answered = await self._answer(self._actor.call.remote(number, parts))
         except asyncio.CancelledError:
@@ -117,9 +132,9 @@ class RayProcess:
         if not self._death.done():
             if self._place is not None:
                 closing = asyncio.ensure_future(_awaited(self._actor.close.remote()))
-                await asyncio.wait({closing, self._death}, timeout=self._close_seconds)
+                await asyncio.wait({closing, self._death}, timeout=self._bounds.close)
                 if not closing.done():
-                    _log.warning("%s did not close within %g s", self.name, self._close_seconds)
+                    _log.warning("%s did not close within %g s", self.name, self._bounds.close)
                 elif not closing.cancelled() and (error := closing.exception()):
                     _log.warning("%s failed to close: %s", self.name, error)
                 closing.cancel()
@@ -131,7 +146,7 @@ class RayProcess:
         try:
             await _awaited(self._actor.stay.remote())
         except self._ray.exceptions.RayError as error:
-            cause = _in_words(error)
+            cause = _in_words(error) + self._memory()
         else:
             cause = "its actor returned"
         expected = self._stopping is not None
@@ -141,9 +156,14 @@ class RayProcess:
         self._death.set_result(Death(name=self.name, cause=cause, expected=expected, log=log))
         if not expected:
             _log.error("process %s died; %s%s", self.name, self._tail.quote(), cause)
-        if self._place is not None and self._place.node == socket.gethostname():
+        if self._place is not None and self._place.near:
             folder = Path(self._place.folder)
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+    def _memory(self) -> str:
+        place = self._place
+        short = place is not None and place.near and killed_for_memory() > place.memory_kills
+        return "; the machine was out of memory" if short else ""
 
 
 async def _awaited(reference: Any) -> Any:
@@ -151,8 +171,9 @@ async def _awaited(reference: Any) -> Any:
 
 
 def _in_words(error: Exception) -> str:
-    """Ray's account of a death, without its advice."""
+    """Ray's account of a death, without its advice; it names no signal and no exit code."""
     told = " ".join(str(error).split())
     account, _, _ = told.partition(" Some common causes include")
-    _, found, exit_type = account.partition("Worker exit type: ")
-    return f"the worker ended: {exit_type}" if found else account
+    _, found, ending = account.partition("Worker exit type: ")
+    kind, _, detail = ending.partition(" Worker exit detail: ")
+    return f"the worker ended ({kind}): {detail}" if found else account

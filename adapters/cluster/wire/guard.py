@@ -1,9 +1,10 @@
 """A process of its own that ends what a killed driver leaves: run as a script, it imports nothing.
 
-    guard.py FOLDER
+    guard.py FOLDER [apart]
 
 Lines on its input name what to end: `add 123`, `remove 123` (process groups). When its input ends
-unannounced, it kills the groups that are left and removes the folder.
+unannounced, it kills the groups that are left and removes the folder. `apart`: it is nobody's child
+then, for a process whose children another one ends.
 """
 
 import os
@@ -29,4 +30,6 @@ def guard(folder: str) -> None:
 
 
 if __name__ == "__main__":
+    if "apart" in sys.argv[2:] and os.fork():
+        sys.exit()
     guard(sys.argv[1])

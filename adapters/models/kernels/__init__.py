@@ -24,14 +24,24 @@
     functions.rotate(kernels, x_TW, positions_T, cos, sin, heads=R)    overwrites x_TW
     functions.linear(kernels, x_TH, weights, bias=None)
     functions.embedding(weight_VH, ids_T, padding)
+    causal(library, qkv_NW, runs_R4, kv_heads, scale)                  of `kernels.library(qkv)`
 
 Rows lie contiguous; `cos` and `sin` are fp32 tables (positions, head_dim / 2) from `rope_tables`.
 Storage is bf16 or fp32, arithmetic fp32; any other dtype or device takes the eager twin.
 """
 
 from hexpo.adapters.models.kernels import functions
+from hexpo.adapters.models.kernels.causal import causal
 from hexpo.adapters.models.kernels.dispatch import Kernels, load_kernels
 from hexpo.adapters.models.kernels.eager import LabelLogprobs, rope_tables
 from hexpo.adapters.models.kernels.packed import Packed
 
-__all__ = ["Kernels", "LabelLogprobs", "Packed", "functions", "load_kernels", "rope_tables"]
+__all__ = [
+    "Kernels",
+    "LabelLogprobs",
+    "Packed",
+    "causal",
+    "functions",
+    "load_kernels",
+    "rope_tables",
+]

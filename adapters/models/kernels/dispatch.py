@@ -67,7 +67,8 @@ class Kernels:
         packed = self.pack(weight_NK, transposed=True) if len(grad_TN) >= PAYS else None
         return grad_TN @ weight_NK if packed is None else packed.multiply(grad_TN)
 
-    def _library(self, x: Tensor) -> Library | None:
+    def library(self, x: Tensor) -> Library | None:
+        """The compiled glue for a tensor like this; None: the eager twins serve it."""
         if x.device.type != "cpu":
             return None
         if x.dtype == torch.bfloat16:
@@ -76,14 +77,14 @@ class Kernels:
 
     def rms_norm(self, x_TH: Tensor, weight_H: Tensor, eps: float) -> Tensor:
         """x / sqrt(mean(x^2) + eps) * weight of each row."""
-        library = self._library(x_TH)
+        library = self.library(x_TH)
         if library is None:
             return eager.rms_norm(x_TH, weight_H, eps)
         return _rms_norm(library, x_TH, weight_H, eps, None)
 
     def rms_norm_rstd(self, x_TH: Tensor, weight_H: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """`rms_norm`, and 1 / sqrt(mean(x^2) + eps) of each row in fp32 for the backward."""
-        library = self._library(x_TH)
+        library = self.library(x_TH)
         if library is None:
             return eager.rms_norm_rstd(x_TH, weight_H, eps)
         rstd_T = torch.empty(x_TH.shape[0])
@@ -93,7 +94,7 @@ class Kernels:
         self, grad_TH: Tensor, x_TH: Tensor, weight_H: Tensor, rstd_T: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Gradients of the input (its dtype) and of the weight (fp32)."""
-        library = self._library(x_TH)
+        library = self.library(x_TH)
         if library is None:
             return eager.rms_norm_backward(grad_TH, x_TH, weight_H, rstd_T)
         grad_TH, x_TH = grad_TH.contiguous(), x_TH.contiguous()
@@ -107,7 +108,7 @@ class Kernels:
 
     def swiglu(self, gate_up_TI: Tensor) -> Tensor:
         """silu(gate) * up of rows that hold both side by side."""
-        library = self._library(gate_up_TI)
+        library = self.library(gate_up_TI)
         if library is None:
             return eager.swiglu(gate_up_TI)
         gate_up_TI = gate_up_TI.contiguous()
@@ -117,7 +118,7 @@ class Kernels:
 
     def swiglu_backward(self, grad: Tensor, gate_up_TI: Tensor) -> Tensor:
         """Gradient of gate and up, side by side."""
-        library = self._library(gate_up_TI)
+        library = self.library(gate_up_TI)
         if library is None:
             return eager.swiglu_backward(grad, gate_up_TI)
         grad, gate_up_TI = grad.contiguous(), gate_up_TI.contiguous()
@@ -143,7 +144,7 @@ class Kernels:
         """
         _require_contiguous(x_TW, "rotate_")
         head_dim = 2 * cos.shape[1]
-        library = self._library(x_TW)
+        library = self.library(x_TW)
         if library is None:
             x_TWD = x_TW.view(x_TW.shape[0], -1, head_dim)
             eager.rotate_(x_TWD, positions_T, cos, sin, heads=heads, inverse=inverse)
@@ -163,7 +164,7 @@ class Kernels:
 
     def transpose(self, x_RC: Tensor) -> Tensor:
         """A contiguous transposed copy of a matrix."""
-        library = self._library(x_RC)
+        library = self.library(x_RC)
         if library is None:
             return x_RC.t().contiguous()
         x_RC = x_RC.contiguous()
@@ -190,7 +191,7 @@ class Kernels:
         self, logits_NV: Tensor, labels_N: Tensor, *, temperature: float = 1.0
     ) -> LabelLogprobs:
         """Log-prob of each row's label, log-sum-exp and entropy, of logits / temperature."""
-        library = self._library(logits_NV)
+        library = self.library(logits_NV)
         if library is None:
             return eager.label_logprobs(logits_NV, labels_N, temperature)
         logits_NV, rows = logits_NV.contiguous(), logits_NV.shape[0]
@@ -222,7 +223,7 @@ class Kernels:
         _require_contiguous(logits_NV, "logits_gradient_")
         dlogprob_N = dlogprob_N.float().contiguous()
         dentropy_N = None if dentropy_N is None else dentropy_N.float().contiguous()
-        library = self._library(logits_NV)
+        library = self.library(logits_NV)
         if library is None:
             eager.logits_gradient_(
                 logits_NV, labels_N, statistics, dlogprob_N, dentropy_N, temperature
@@ -261,7 +262,7 @@ class Kernels:
         """
         _require_contiguous(qkv_RW, "write_cache")
         head_dim = 2 * cos.shape[1]
-        library = self._library(qkv_RW)
+        library = self.library(qkv_RW)
         if library is None:
             eager.write_cache(
                 qkv_RW.view(qkv_RW.shape[0], -1, head_dim),
@@ -292,7 +293,7 @@ class Kernels:
         Returns: (R, queries * head_dim), in the dtype of `qkv_RW`.
         """
         scale, kv_heads = head_dim**-0.5, keys.shape[1]
-        library = self._library(qkv_RW)
+        library = self.library(qkv_RW)
         if library is None:
             qkv_RWD = qkv_RW.view(qkv_RW.shape[0], -1, head_dim)
             return eager.attend(qkv_RWD, keys, values, tables, sequences_R, positions_R, scale)
@@ -315,7 +316,7 @@ class Kernels:
             floors_N: fp32; logits below it cannot be drawn (-inf: all can).
         Returns: ids (N,) int64, and their log-probs (N,) fp32 under what they were drawn from.
         """
-        library = self._library(logits_NV)
+        library = self.library(logits_NV)
         if library is None:
             return eager.sample(logits_NV, uniforms_N, temperatures_N, floors_N)
         logits_NV, rows = logits_NV.contiguous(), logits_NV.shape[0]

@@ -117,7 +117,11 @@ def logits_gradient_(
 
 def add_product_(sum_NK: Tensor, a_TN: Tensor, b_TK: Tensor, *, tiles: bool) -> None:
     """sum += a^T b; where the processor multiplies tiles, transposing first is faster."""
-    sum_NK += (a_TN.t().contiguous() if tiles else a_TN.t()) @ b_TK
+    a_NT = a_TN.t().contiguous() if tiles else a_TN.t()
+    if a_NT.dtype == b_TK.dtype == sum_NK.dtype:
+        sum_NK.addmm_(a_NT, b_TK)  # no product beside the sum: for a head that is a second weight
+    else:
+        sum_NK += a_NT @ b_TK
 
 
 def sample(

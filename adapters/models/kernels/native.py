@@ -1,4 +1,4 @@
-"""Compiles `kernels.c` and `products.c` on first use and calls them on tensor pointers."""
+"""Compiles the C files beside it on first use and calls them on tensor pointers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,10 @@ from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
-GLUE = Path(__file__).with_name("kernels.c")
-PRODUCTS = Path(__file__).with_name("products.c")
+HERE = Path(__file__).parent
+GLUE = (HERE / "kernels.c", HERE / "attention.c")
+PRODUCTS = (HERE / "products.c",)
+HEADERS = (HERE / "storage.h",)
 COMPILERS = ("cc", "gcc", "clang")
 # Not -ffast-math: it would change the process's floating-point mode and hide NaN.
 FLAGS = (
@@ -50,6 +52,8 @@ SIGNATURES: Mapping[str, str] = {
     "write_cache": "ppppppppppfiiii",
     "attend": "pppppppiiiif",
     "sample": "ppppppii",
+    "attention": "ppppiif",
+    "attention_backward": "ppppppiiif",
 }
 PRODUCT_SIGNATURES: Mapping[str, str] = {
     "pack_panels": "ppiiii",
@@ -62,7 +66,16 @@ _CTYPES: Mapping[str, Any] = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ct
 class Library:
     """Compiled functions: the glue of one storage type, head size and group size, or products."""
 
-    def __init__(self, path: Path, signatures: Mapping[str, str] = SIGNATURES) -> None:
+    def __init__(
+        self,
+        path: Path,
+        signatures: Mapping[str, str] = SIGNATURES,
+        *,
+        head_dim: int = 0,
+        group: int = 0,
+    ) -> None:
+        """Args: head_dim, group: what it was compiled for, where that matters."""
+        self.head_dim, self.group = head_dim, group
         library = ctypes.CDLL(str(path))
         self._functions = {name: getattr(library, name) for name in signatures}
         for name, letters in signatures.items():
@@ -87,31 +100,39 @@ def load_library(
     Returns: None where there is no compiler, or it fails (logged).
     """
     options = (f"-DBF16={int(bfloat16)}", f"-DHEAD_DIM={head_dim}", f"-DGROUP={group}")
-    return _load(GLUE, options, SIGNATURES, folder)
+
+    def made(path: Path) -> Library:
+        return Library(path, SIGNATURES, head_dim=head_dim, group=group)
+
+    return _load(GLUE, options, folder, made)
 
 
 def load_products(*, folder: Path | None = None) -> Library | None:
     """The compiled products, as `load_library`. The processor must have AVX-512 BF16."""
-    return _load(PRODUCTS, (), PRODUCT_SIGNATURES, folder)
+    return _load(PRODUCTS, (), folder, lambda path: Library(path, PRODUCT_SIGNATURES))
 
 
 def _load(
-    source: Path, defines: tuple[str, ...], signatures: Mapping[str, str], folder: Path | None
+    sources: Sequence[Path],
+    defines: tuple[str, ...],
+    folder: Path | None,
+    made: Callable[[Path], Library],
 ) -> Library | None:
+    """The library `made` of the compiled file, from a place that lets files be run."""
     compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
     if compiler is None:
         return None
     options = (*FLAGS, *defines)
-    name = f"{source.stem}-{_key(source, compiler, options)}.so"
+    name = f"{sources[0].stem}-{_key(sources, compiler, options)}.so"
     for place in (folder or Path.home() / ".cache" / "hexpo" / "kernels", None):
         try:
-            return Library(_compiled(source, compiler, options, place, name), signatures)
+            return made(_compiled(sources, compiler, options, place, name))
         except subprocess.SubprocessError as error:
             detail = getattr(error, "stderr", None) or b""
             logger.warning(
                 "%s cannot compile %s, eager kernels are used: %s\n%s",
                 compiler,
-                source.name,
+                sources[0].name,
                 error,
                 detail.decode(errors="replace"),
             )
@@ -132,9 +153,9 @@ def cpu_facts() -> str:
     return cpu
 
 
-def _key(source: Path, compiler: str, options: tuple[str, ...]) -> str:
+def _key(sources: Sequence[Path], compiler: str, options: tuple[str, ...]) -> str:
     parts = (
-        source.read_bytes(),
+        *(source.read_bytes() for source in (*sources, *HEADERS)),
         cpu_facts().encode(),
         compiler.encode(),
         *(o.encode() for o in options),
@@ -143,7 +164,11 @@ def _key(source: Path, compiler: str, options: tuple[str, ...]) -> str:
 
 
 def _compiled(
-    source: Path, compiler: str, options: tuple[str, ...], folder: Path | None, name: str
+    sources: Sequence[Path],
+    compiler: str,
+    options: tuple[str, ...],
+    folder: Path | None,
+    name: str,
 ) -> Path:
     """The library's path; written whole or not at all, by whoever comes first."""
     folder = folder or Path(tempfile.mkdtemp(prefix="hexpo-kernels-"))
@@ -153,7 +178,7 @@ def _compiled(
         descriptor, partial = tempfile.mkstemp(dir=folder, prefix=name)
         os.close(descriptor)
         try:
-            command = [compiler, *options, str(source), "-o", partial, "-lm"]
+            command = [compiler, *options, *map(str, sources), "-o", partial, "-lm"]
             subprocess.run(command, check=True, capture_output=True, timeout=COMPILE_SECONDS)
             os.replace(partial, path)
         finally:

@@ -2,6 +2,7 @@
 
 from hexpo.adapters.rollout.vllm.building import build
 from hexpo.adapters.rollout.vllm.engine import VllmEngine
+from hexpo.adapters.rollout.vllm.scorer import ServedScorer
 from hexpo.adapters.rollout.vllm.scores import Scores
 from hexpo.adapters.rollout.vllm.serving import SERVE, serve
 from hexpo.adapters.rollout.vllm.settings import Config, capabilities, environment, readers
@@ -10,6 +11,7 @@ __all__ = [
     "SERVE",
     "Config",
     "Scores",
+    "ServedScorer",
     "VllmEngine",
     "build",
     "capabilities",

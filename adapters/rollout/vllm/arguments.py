@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hexpo.adapters.models.policy import Precision
+from hexpo.adapters.rollout.vllm.adapter import room_for
 from hexpo.adapters.rollout.vllm.settings import Config
 from hexpo.domain.errors import ConfigurationError
 
@@ -21,13 +22,14 @@ def engine_arguments(
     model: Path,
     precision: Precision,
     known: Collection[str],
-    whole_prompts: bool = False,
+    on_processor: bool = False,
 ) -> dict[str, Any]:
     """Arguments of vLLM's AsyncEngineArgs.
 
     Args: known: the names that the installed engine knows.
-        whole_prompts: never cut a prompt in two. On a processor vLLM 0.32 dies of a seeded request
-            whose prompt is cut: it turns its generator back, which a processor's cannot do.
+        on_processor: of the build for processors. Its cache has a size in bytes; and no prompt is
+            cut in two, as vLLM 0.32 dies there of a seeded request whose prompt is cut: it turns
+            its generator back, which a processor's cannot do.
     Raises: ConfigurationError: an unknown argument, with the nearest known one, or one that
         hexpo sets itself; all of them at once.
     """
@@ -49,12 +51,16 @@ def engine_arguments(
     }
     if config.max_tokens:
         own["max_model_len"] = config.max_tokens
+    if config.adapter_rank:
+        room = room_for(config.adapter_rank)
+        own |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": room}
     free: dict[str, Any] = {
         "disable_log_stats": True,
         "use_tqdm_on_load": False,
         "enable_prefix_caching": True,
     }
-    if whole_prompts:
+    if on_processor:
+        own["kv_cache_memory_bytes"] = int(config.cache_gib * 2**30)
         free["enable_chunked_prefill"] = False
     _refuse(config.arguments, own, known)
     return {**{k: v for k, v in free.items() if k in known}, **config.arguments, **own}

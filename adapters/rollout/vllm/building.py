@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 import tempfile
+import time
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +16,7 @@ import attrs
 from hexpo.adapters.models.export import export_policy
 from hexpo.adapters.models.loading import load_policy, locate
 from hexpo.adapters.models.policy import Precision
+from hexpo.adapters.rollout.vllm.adapter import NAME, NUMBER
 from hexpo.adapters.rollout.vllm.arguments import engine_arguments
 from hexpo.adapters.rollout.vllm.engine import Served, VllmEngine
 from hexpo.adapters.rollout.vllm.failures import translated
@@ -23,6 +26,8 @@ from hexpo.domain.errors import MissingExtra, Unsupported
 
 if TYPE_CHECKING:
     from types import ModuleType
+
+_log = logging.getLogger(__name__)
 
 
 async def build(
@@ -45,6 +50,7 @@ async def build(
     Raises: MissingExtra: vLLM is not installed here. ConfigurationError: an argument that it does
         not know. Unsupported: sleep on a processor. ModelError, EngineFailed: it did not start.
     """
+    began = time.perf_counter()
     parts = _vllm()
     if config.sleep and parts.platform.is_cpu():
         raise Unsupported("vllm cannot sleep on a processor; set rollout.options.sleep to false")
@@ -55,28 +61,31 @@ async def build(
             model=folder,
             precision=precision,
             known=parts.argument_names,
-            whole_prompts=parts.platform.is_cpu(),
+            on_processor=parts.platform.is_cpu(),
         )
         with translated("starting"):
             llm = parts.engine.from_engine_args(parts.arguments(**arguments))
         try:
-            await _connect(llm, receiver, readers(config, reader))
+            await _connect(llm, receiver, config, reader)
         except BaseException:
             llm.shutdown()
             raise
+    _log.info("vllm serves %s after %.0f s", model, time.perf_counter() - began)
     return VllmEngine(
         llm,
-        _served(llm, config, tokenizer, sampling_stop_ids, receives=bool(receiver)),
+        _served(llm, config, tokenizer, sampling_stop_ids, receiver=receiver),
         capabilities=attrs.evolve(capabilities(config), stop_texts=tokenizer is not None),
         sampling=parts.sampling,
     )
 
 
-async def _connect(llm: Any, receiver: str, names: Collection[str]) -> None:
+async def _connect(llm: Any, receiver: str, config: Config, reader: str) -> None:
     """Have every worker build its receiver."""
+    alpha = config.adapter_alpha if config.adapter_rank else 0.0
     if receiver:
         with translated("connecting the receiver"):
-            await llm.collective_rpc("hexpo_connect", args=(receiver, list(names)))
+            names = list(readers(config, reader))
+            await llm.collective_rpc("hexpo_connect", args=(receiver, names, alpha))
 
 
 def model_folder(model: str, *, precision: Precision, scratch: Path) -> Path:
@@ -94,7 +103,7 @@ def _served(
     tokenizer: Tokenizer | None,
     further: Collection[int],
     *,
-    receives: bool,
+    receiver: str,
 ) -> Served:
     found = llm.model_config
     stop_ids = {*further, *(() if tokenizer is None else tokenizer.stop_ids)}
@@ -108,8 +117,16 @@ def _served(
         stop_ids=frozenset(stop_ids),
         decode=None if tokenizer is None else tokenizer.decode,
         top_k=config.top_k,
-        receives=receives,
+        receives=bool(receiver),
+        adapter=_adapter() if config.adapter_rank else None,
     )
+
+
+def _adapter() -> Any:
+    """What a request names that the adapter shall answer; its weights lie in the workers."""
+    from vllm.lora.request import LoRARequest
+
+    return LoRARequest(NAME, NUMBER, NAME)
 
 
 def _generation(found: Any) -> Any:

@@ -26,6 +26,9 @@ from hexpo.domain.errors import EngineFailed, IllegalTransition, Unsupported, Wr
 from hexpo.domain.sampling import Sampling
 from hexpo.domain.trajectory import StopReason
 
+WEIGHTS, CACHE = "weights", "kv_cache"
+"""Parts that sleep, as vLLM calls them."""
+
 
 @attrs.frozen(kw_only=True, eq=False)
 class Served:
@@ -39,6 +42,8 @@ class Served:
     """Most ids a position that `score` may be asked for."""
     receives: bool
     """Its workers have a receiver."""
+    adapter: Any = None
+    """What requests name once adapters came; None: weights come whole."""
 
 
 class VllmEngine:
@@ -70,6 +75,10 @@ class VllmEngine:
         self._closed = False
         self._invalid = ""
         """Why the weights are not to be used."""
+        self._asleep: set[str] = set()
+        """Parts that gave their memory back."""
+        self._named: dict[str, Any] = {}
+        """What every request names beside itself: the adapter, once it came."""
 
     @property
     def capabilities(self) -> RolloutCapabilities:
@@ -137,10 +146,14 @@ class VllmEngine:
             await self._llm.pause_generation(mode="abort", clear_cache=False)
 
     async def resume(self) -> None:
-        """Raises EngineFailed: the weights are not whole (G8)."""
+        """The cache takes its memory only now, after whatever the new weights needed.
+
+        Raises EngineFailed: the weights are not whole (G8).
+        """
         self._require_alive()
         if self._invalid:
             raise EngineFailed(f"vllm cannot resume: {self._invalid}; load weights first")
+        await self._wake(CACHE)
         with translated("resuming"):
             await self._llm.resume_generation()
         self._open.set()
@@ -156,10 +169,14 @@ class VllmEngine:
         self._require_alive()
         if self._open.is_set() or self._is_busy:
             raise IllegalTransition(f"load_weights({update.version}) while generating: pause first")
+        if WEIGHTS in self._asleep:
+            raise IllegalTransition(f"load_weights({update.version}) while asleep: wake first")
         digest = None
         if self._served.receives:
             self._invalid = f"version {update.version} did not arrive whole"
             digest = await self._receive(update)
+            if self._served.adapter is not None:
+                self._named = {"lora_request": self._served.adapter}
         with translated(f"dropping the cache before version {update.version}"):
             if not await self._llm.reset_prefix_cache():
                 raise EngineFailed("vllm still holds cache blocks although nothing runs")
@@ -174,16 +191,18 @@ class VllmEngine:
             )
         if self._open.is_set() or self._is_busy:
             raise IllegalTransition("sleep while generating: pause first")
+        if WEIGHTS in self._asleep:
+            return
+        await self._wake(CACHE)  # vLLM sleeps as a whole
         self._invalid = "its weights are gone since it slept"
         with translated("sleeping"):
             await self._llm.sleep(level=2, mode="abort")
+        self._asleep = {WEIGHTS, CACHE}
 
     async def wake(self) -> None:
+        """Memory for weights alone: that for the cache is taken when the engine resumes."""
         self._require_alive()
-        if self._capabilities.sleep:
-            with translated("waking"):
-                await self._llm.wake_up()
-                await self._llm.pause_generation(mode="abort", clear_cache=True)
+        await self._wake(WEIGHTS)
 
     async def close(self) -> None:
         if self._closed:
@@ -194,6 +213,16 @@ class VllmEngine:
         self._open.set()
         llm, self._llm = self._llm, None
         await asyncio.to_thread(llm.shutdown)
+
+    async def _wake(self, part: str) -> None:
+        """Takes a part's memory again, if it gave it back; what is whole then serves at once, so
+        it is paused again."""
+        if part not in self._asleep:
+            return
+        with translated(f"waking its {part}"):
+            await self._llm.wake_up(tags=[part])
+            self._asleep.discard(part)
+            await self._llm.pause_generation(mode="abort", clear_cache=True)
 
     @property
     def _is_busy(self) -> bool:
@@ -259,6 +288,7 @@ class VllmEngine:
                     self._sampling(**wanted),
                     name,
                     priority=request.priority,
+                    **self._named,
                 ):
                     one = output.outputs[0]
                     logprobs = one.logprobs or [None] * len(one.token_ids)
@@ -281,9 +311,9 @@ class VllmEngine:
         )
         found: list[Any] = []
         with translated("scoring"):
-            stream = self._llm.generate(
-                {"prompt_token_ids": list(ids)}, params, f"score/{next(self._names)}"
-            )
+            name = f"score/{next(self._names)}"
+            prompt = {"prompt_token_ids": list(ids)}
+            stream = self._llm.generate(prompt, params, name, **self._named)
             async for output in stream:
                 found.extend(output.prompt_logprobs or ())
             return read_scores(ids, found, top_k=top_k)

@@ -21,7 +21,7 @@ class Config:
     """Most answers that are generated at once."""
     max_tokens: int = attrs.field(default=0, validator=ge(0))
     """Most tokens of prompt and answer together; 0 is what the model was made for."""
-    cache_gib: float = attrs.field(default=2.0, validator=gt(0))
+    cache_gib: float = attrs.field(default=1.0, validator=gt(0))
     """Memory of keys and values on a processor; on an accelerator `memory_share` counts."""
     memory_share: float = attrs.field(default=0.9, validator=gt(0))
     """Share of an accelerator's memory that the engine takes, weights included."""
@@ -31,6 +31,11 @@ class Config:
     """Compile nothing: starts in half a minute instead of minutes, and answers slower."""
     sleep: bool = False
     """Give device memory back between generations; accelerators only."""
+    adapter_rank: int = attrs.field(default=0, validator=ge(0))
+    """Largest rank of low-rank adapters that come by themselves (`training.options.sent: adapters`)
+    and are added to the base; 0: weights come whole."""
+    adapter_alpha: float = attrs.field(default=32.0, validator=gt(0))
+    """As the trainer's `lora.alpha`, which does not travel: it scales such adapters, over rank."""
     top_k: int = attrs.field(default=20, validator=ge(0))
     """Most ids a position that `score` may be asked for."""
     log_level: str = "ERROR"
@@ -51,6 +56,7 @@ def capabilities(config: Config) -> RolloutCapabilities:
         stop_texts=True,
         overlap=True,
         sleep=config.sleep,
+        adapters=config.adapter_rank > 0,
     )
 
 
@@ -59,7 +65,6 @@ def environment(config: Config) -> dict[str, str]:
     else. The user's own win."""
     found = {
         "VLLM_LOGGING_LEVEL": config.log_level,
-        "VLLM_CPU_KVCACHE_SPACE": str(max(1, round(config.cache_gib))),
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
         "OMP_WAIT_POLICY": "passive",
@@ -67,6 +72,9 @@ def environment(config: Config) -> dict[str, str]:
     runtime = Path(config.python or sys.executable).parent.parent / "lib" / "libiomp5.so"
     if runtime.is_file():  # vLLM's build for processors wants Intel's threads preloaded
         found["LD_PRELOAD"] = str(runtime)
+        found["KMP_BLOCKTIME"] = "5"  # milliseconds that an idle one spins; 200 by itself
+        if config.tensor_parallel == 1:  # the model runs in the scheduler's process: one less to
+            found["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # start, and all threads are the model's
     return {**found, **config.environment}
 
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import importlib
 import pickle
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
+from hexpo.adapters.rollout.vllm.adapter import NAME, NUMBER, collected, write_folder
 from hexpo.application.ports.transfer import Receive
 from hexpo.domain.digest import Digester
 from hexpo.domain.errors import EngineFailed, ModelError
@@ -28,12 +30,17 @@ class WeightsExtension:
     rank: int
     _receive: Receive
     _wanted: Shapes
+    _alpha: float
+    _factors: frozenset[str] = frozenset()
+    """Names of the adapters' weights, once some came."""
 
-    def hexpo_connect(self, receiver: str, readers: list[str]) -> None:
+    def hexpo_connect(self, receiver: str, readers: list[str], alpha: float) -> None:
         """Build this worker's receiver.
 
         Args: receiver: a module with `build_receiver`. readers: names of all ranks' readers.
+            alpha: of adapters that come by themselves; 0: whole weights come.
         """
+        self._alpha = alpha
         build = importlib.import_module(receiver).build_receiver
         self._receive = build(reader=readers[self.rank])
         tied = bool(getattr(self.model_config.hf_config, "tie_word_embeddings", False))
@@ -42,7 +49,15 @@ class WeightsExtension:
     def hexpo_load(self, update: bytes) -> tuple[int, int, str]:
         """Read an update into the model; what was read, as the parts of a Digest."""
         digester = Digester()
-        stream = checked(self._receive(pickle.loads(update)), self._wanted, digester)
+        stream = self._receive(pickle.loads(update))
+        if self._alpha:
+            self._take_adapters(stream, digester)
+        else:
+            self._take_weights(checked(stream, self._wanted, digester))
+        digest = digester.digest
+        return digest.tensors, digest.bytes, digest.checksum
+
+    def _take_weights(self, stream: Iterable[tuple[str, Tensor]]) -> None:
         model = self.model_runner.model
         try:
             self.model_runner.reload_weights(weights_iterator=stream)
@@ -50,8 +65,17 @@ class WeightsExtension:
             self._restore(model)
             raise
         repack(model)
-        digest = digester.digest
-        return digest.tensors, digest.bytes, digest.checksum
+
+    def _take_adapters(self, stream: Iterable[tuple[str, Tensor]], digester: Digester) -> None:
+        """vLLM reads adapters from folders alone; this one is gone when it has them."""
+        from vllm.lora.request import LoRARequest
+
+        weights = collected(stream, self._factors, digester)
+        with tempfile.TemporaryDirectory(prefix="hexpo-adapter-") as folder:
+            write_folder(Path(folder), weights, alpha=self._alpha)
+            self.model_runner.remove_lora(NUMBER)
+            self.model_runner.add_lora(LoRARequest(NAME, NUMBER, folder))
+        self._factors = frozenset(weights)
 
     def _restore(self, model: nn.Module) -> None:
         """End a half reload, so that the next one starts anew."""
@@ -94,8 +118,9 @@ def checked(
             raise EngineFailed(f"the engine has no weight {name}, or it came twice")
         if shape != tuple(tensor.shape):
             raise EngineFailed(f"{name} has shape {tuple(tensor.shape)}, the engine's has {shape}")
-        digester.add(name, tensor)
-        yield name, tensor.clone()
+        copy = tensor.clone()
+        digester.add(name, copy)  # behind the copy, which left it in the cache
+        yield name, copy
     if missing:
         some = ", ".join(sorted(missing)[:3]) + (", ..." if len(missing) > 3 else "")
         raise EngineFailed(

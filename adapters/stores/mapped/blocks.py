@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,6 +16,9 @@ from typing import Any, BinaryIO
 import attrs
 import torch
 from torch import Tensor
+
+from hexpo.adapters.stores.mapped.mappings import Mappings
+from hexpo.adapters.stores.mapped.spares import Spares
 
 _BOUNDARY = 64
 _SIZE = 8
@@ -30,8 +34,17 @@ class Block:
     """(T, ...) each, the rows end to end."""
 
 
-def write_block(path: Path, ids: Tensor, lengths: Tensor, columns: Mapping[str, Tensor]) -> None:
-    """Write a file; it is there whole or not at all. A tensor is copied once, into the file."""
+def write_block(
+    path: Path,
+    ids: Tensor,
+    lengths: Tensor,
+    columns: Mapping[str, Tensor],
+    *,
+    spares: Spares,
+    mappings: Mappings,
+) -> None:
+    """Write a file; it is there whole or not at all. A tensor is copied once, into the file: a
+    spare one, if there is one, which is faster than having the system clear new memory first."""
     tensors = {"id": ids, "length": lengths, **columns}
     described: list[tuple[str, str, list[int], int]] = []
     end = 0
@@ -42,19 +55,28 @@ def write_block(path: Path, ids: Tensor, lengths: Tensor, columns: Mapping[str, 
     header = json.dumps(described).encode()
     begin = _begin(len(header))
     unfinished = path.with_suffix(".part")
-    with unfinished.open("wb", buffering=0) as file:
-        _write(file, len(header).to_bytes(_SIZE, "little") + header)
-        for (_, _, _, offset), tensor in zip(described, tensors.values(), strict=True):
-            file.seek(begin + offset)
-            _write(file, _bytes_of(tensor))
-        file.truncate(begin + end)
+    pieces = [(0, memoryview(bytearray(len(header).to_bytes(_SIZE, "little") + header)))]
+    for (_, _, _, offset), tensor in zip(described, tensors.values(), strict=True):
+        pieces.append((begin + offset, _bytes_of(tensor)))
+    spares.claim(begin + end, unfinished)
+    descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT, 0o600)
+    with open(descriptor, "wb", buffering=0) as file:
+        known = mappings.known(descriptor, begin + end)
+        for offset, data in pieces:
+            if known is not None:
+                _copy(data, known, offset)
+                continue
+            file.seek(offset)
+            _write(file, data)
+        if file.seek(0, os.SEEK_END) < begin + end:  # never shorter: it may be mapped elsewhere
+            file.truncate(begin + end)
     unfinished.replace(path)
 
 
-def read_block(path: Path) -> Block:
+def read_block(path: Path, mappings: Mappings) -> Block:
     """Map a file. Raises FileNotFoundError: it is gone."""
-    with path.open("rb") as file:
-        memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # torch wants it writable
+    with path.open("r+b", buffering=0) as file:  # torch wants the memory writable
+        memory = mappings.of(file.fileno())
     length = int.from_bytes(memory[:_SIZE], "little")
     found = {}
     for name, dtype, shape, offset in json.loads(memory[_SIZE : _SIZE + length]):
@@ -74,8 +96,13 @@ def _bytes_of(tensor: Tensor) -> memoryview:
     return memoryview(array)
 
 
-def _write(file: BinaryIO, data: bytes | memoryview) -> None:
-    rest = memoryview(data)
+def _copy(data: memoryview, to: mmap.mmap, offset: int) -> None:
+    if len(data):
+        source = torch.frombuffer(data, dtype=torch.uint8)
+        torch.frombuffer(to, dtype=torch.uint8, count=len(data), offset=offset).copy_(source)
+
+
+def _write(file: BinaryIO, rest: memoryview) -> None:
     while rest:
         rest = rest[file.write(rest) :]
 

@@ -24,6 +24,8 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from hexpo.adapters.stores.mapped.blocks import read_block, write_block
+from hexpo.adapters.stores.mapped.mappings import Mappings
+from hexpo.adapters.stores.mapped.spares import Spares
 from hexpo.adapters.stores.wire import RowIndex
 from hexpo.domain.batch import SCHEMA, Batch, Schema
 from hexpo.domain.errors import WrongBatch
@@ -39,19 +41,22 @@ class Config:
 
     folder: str = ""
     """A folder of a file system in memory; empty: the system's shared memory."""
+    spare_bytes: int = attrs.field(default=1 << 28, validator=attrs.validators.ge(0))
+    """Memory of dropped rows that is kept, to be written over by later ones; 0 keeps none."""
 
 
 def build(config: Config | None = None, *, schema: Schema = SCHEMA) -> MappedRowStore:
     """An empty store of its own folder, which ends with this process. What killed processes left
     in the same place is removed."""
+    config = config or Config()
     default = _SHARED if _SHARED.is_dir() else Path(tempfile.gettempdir())
-    place = Path(config.folder) if config is not None and config.folder else default
+    place = Path(config.folder) if config.folder else default
     place.mkdir(parents=True, exist_ok=True)
     _clear_up(place)
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
     lock = (folder / _OWNED).open("wb")
     fcntl.flock(lock, fcntl.LOCK_EX)
-    return MappedRowStore(folder, schema, lock)
+    return MappedRowStore(folder, schema, lock, spare_bytes=config.spare_bytes)
 
 
 def _clear_up(place: Path) -> None:
@@ -75,21 +80,28 @@ class MappedRowStore:
     the node. Rows are valid in all of them as soon as the call that wrote them has returned.
     """
 
-    def __init__(self, folder: Path, schema: Schema, lock: BinaryIO | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        schema: Schema,
+        lock: BinaryIO | None = None,
+        *,
+        spare_bytes: int = Config().spare_bytes,
+    ) -> None:
         """Args: lock: held by the process that owns the folder, and removes it."""
-        self._folder, self._schema = folder, schema
+        self._folder, self._schema, self._spare_bytes = folder, schema, spare_bytes
+        self._spares = Spares(folder, most_bytes=spare_bytes)
+        self._mappings = Mappings(folder)
         self._index = RowIndex(schema)
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._seen: set[str] = set()
         self._rows: dict[str, set[int]] = {}
         """Of each block, those that are not dropped."""
-        self._blocks: dict[int, list[str]] = {}
-        """Of each row, where its columns lie."""
         self._end = None if lock is None else weakref.finalize(self, _remove, folder, lock)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (MappedRowStore, (self._folder, self._schema))
+        return (_opened, (self._folder, self._schema, self._spare_bytes))
 
     def __len__(self) -> int:
         with self._lock:
@@ -134,9 +146,10 @@ class MappedRowStore:
             unfinished.replace(note)
             self._seen.add(note.name)
             for block in self._forget(rows):
-                (self._folder / block).unlink(missing_ok=True)
+                self._spares.keep(self._folder / block)
                 self._leave(block)
             self._clear_notes()
+            self._mappings.trim()
 
     def close(self) -> None:
         """Remove the folder, if it is this one's own. Safe to call twice."""
@@ -149,7 +162,8 @@ class MappedRowStore:
     def _write(self, ids: Tensor, lengths: Tensor, columns: Mapping[str, Tensor]) -> None:
         if len(ids):
             name = self._name(_BLOCK)
-            write_block(self._folder / name, ids, lengths, columns)
+            path = self._folder / name
+            write_block(path, ids, lengths, columns, spares=self._spares, mappings=self._mappings)
             self._adopt(name)
 
     def _refresh(self) -> None:
@@ -158,9 +172,12 @@ class MappedRowStore:
             names = {name for name in os.listdir(self._folder) if name.endswith((_BLOCK, _NOTE))}
         except FileNotFoundError:
             raise WrongBatch(f"the row store {self._folder} is closed") from None
-        for name in self._seen - names:  # removed, and its note perhaps too
+        removed = self._seen - names
+        for name in removed:  # and its note perhaps too
             self._forget(list(self._rows.get(name, ())))
             self._leave(name)
+        if removed:
+            self._mappings.trim()
         for name in sorted(names - self._seen):
             if name.endswith(_NOTE):
                 self._read_note(name)
@@ -169,14 +186,12 @@ class MappedRowStore:
 
     def _adopt(self, name: str) -> None:
         try:
-            block = read_block(self._folder / name)
+            block = read_block(self._folder / name, self._mappings)
         except FileNotFoundError:
             return
         self._seen.add(name)
         self._index.add(block.ids, block.lengths, block.columns)
         self._rows[name] = set(block.ids)
-        for row in block.ids:
-            self._blocks.setdefault(row, []).append(name)
 
     def _read_note(self, name: str) -> None:
         try:
@@ -189,11 +204,11 @@ class MappedRowStore:
     def _forget(self, rows: list[int]) -> list[str]:
         """Rows are gone; gives the blocks that have none left."""
         self._index.drop(rows)
-        empty = []
-        for row in rows:
-            for block in self._blocks.pop(row, ()):
-                self._rows[block].discard(row)
-                if not self._rows[block]:
+        gone, empty = set(rows), []
+        for block, left in self._rows.items():
+            if not left.isdisjoint(gone):
+                left -= gone
+                if not left:
                     empty.append(block)
         return empty
 
@@ -208,3 +223,8 @@ class MappedRowStore:
         for name in [name for name in self._seen if name.endswith(_NOTE) and name < oldest]:
             (self._folder / name).unlink(missing_ok=True)
             self._seen.discard(name)
+
+
+def _opened(folder: Path, schema: Schema, spare_bytes: int) -> MappedRowStore:
+    """Another process's view of a store."""
+    return MappedRowStore(folder, schema, spare_bytes=spare_bytes)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
+import attrs
 import torch
 from tensordict import TensorDict
 from torch import Tensor
@@ -13,13 +15,30 @@ from hexpo.domain.batch.tables import require_declared, table_of
 from hexpo.domain.errors import WrongBatch
 
 
+@attrs.frozen(eq=False)
+class _Block:
+    """Rows that came end to end. It lives as long as one of them has a column of it."""
+
+    starts: Mapping[int, int]
+    """Of each row its first token's place."""
+    columns: Mapping[str, Tensor]
+
+
+@attrs.frozen(eq=False)
+class _Run:
+    """Rows that are asked for in the order in which they lie."""
+
+    block: _Block
+    tokens: slice
+
+
 class RowIndex:
     """Says what is here, and refuses what a row store's port refuses."""
 
     def __init__(self, schema: Schema) -> None:
         self._declared = schema.tokens
         self._lengths: dict[int, int] = {}
-        self._columns: dict[str, dict[int, Tensor]] = {}
+        self._columns: dict[str, dict[int, _Block]] = {}
 
     def __len__(self) -> int:
         return len(self._lengths)
@@ -32,7 +51,8 @@ class RowIndex:
         require_declared(batch.tokens, self._declared, "tokens")
         ids = batch.sequences.ids.tolist()
         _refuse(_repeated(ids), "stand twice in one batch")
-        _refuse([row for row in ids if row in self._lengths], "are here already")
+        if not self._lengths.keys().isdisjoint(ids):
+            _refuse([row for row in ids if row in self._lengths], "are here already")
 
     def require_unwritten(self, ids: Tensor, columns: Mapping[str, Tensor]) -> list[int]:
         """Lengths of the rows. Raises WrongBatch: they are not here, or have such a column."""
@@ -42,15 +62,19 @@ class RowIndex:
         require_declared(table_of(columns, sum(lengths), "tokens"), self._declared, "tokens")
         for name in columns:
             written = self._columns.get(name, {})
-            _refuse([row for row in rows if row in written], f"have {name!r} already")
+            if not written.keys().isdisjoint(rows):
+                _refuse([row for row in rows if row in written], f"have {name!r} already")
         return lengths
 
     def add(self, ids: list[int], lengths: list[int], columns: Mapping[str, Tensor]) -> None:
         """Rows, or further columns of them. Nothing is copied."""
         self._lengths.update(zip(ids, lengths, strict=True))
-        for name, column in columns.items():
-            rows = torch.split(column.detach(), lengths) if ids else ()
-            self._columns.setdefault(name, {}).update(zip(ids, rows, strict=True))
+        block = _Block(
+            dict(zip(ids, itertools.accumulate(lengths, initial=0), strict=False)),
+            {name: column.detach() for name, column in columns.items()},
+        )
+        for name in columns:
+            self._columns.setdefault(name, {}).update(dict.fromkeys(ids, block))
 
     def has(self, rows: list[int], columns: Collection[str]) -> bool:
         """Whether all columns of all rows are here."""
@@ -61,11 +85,15 @@ class RowIndex:
         """Copies: (T, ...) columns of the rows, end to end. Raises WrongBatch: one is missing."""
         rows: list[int] = ids.tolist()
         lengths = self.lengths_of(rows)
-        parts = {name: self._rows_of(name, rows) for name in columns}
-        found = {
-            name: torch.cat(tensors) if tensors else _no_rows(self._declared[name])
-            for name, tensors in parts.items()
-        }
+        found: dict[str, Tensor] = {}
+        before: list[_Block] = []
+        runs: list[_Run] = []
+        for name in columns:
+            blocks = self._blocks_of(name, rows)
+            if blocks != before:  # columns that came together lie alike
+                runs, before = list(_runs(rows, lengths, blocks)), blocks
+            pieces = [run.block.columns[name][run.tokens] for run in runs]
+            found[name] = _copied(pieces) if pieces else _no_rows(self._declared[name])
         return table_of(found, sum(lengths), "tokens")
 
     def drop(self, rows: list[int]) -> None:
@@ -77,18 +105,46 @@ class RowIndex:
 
     def lengths_of(self, rows: list[int]) -> list[int]:
         """Tokens of each row. Raises WrongBatch: a row is not here."""
-        _refuse([row for row in rows if row not in self._lengths], "are not here; drop frees rows")
-        return [self._lengths[row] for row in rows]
+        try:
+            return [self._lengths[row] for row in rows]
+        except KeyError:
+            missing = [row for row in rows if row not in self._lengths]
+            _refuse(missing, "are not here; drop frees rows")
+            raise
 
-    def _rows_of(self, name: str, rows: list[int]) -> list[Tensor]:
+    def _blocks_of(self, name: str, rows: list[int]) -> list[_Block]:
         if name not in self._declared:
             raise WrongBatch(f"tokens column {name!r} is not in the schema; declare it first")
         written = self._columns.get(name, {})
-        _refuse([row for row in rows if row not in written], f"have no column {name!r} yet")
-        return [written[row] for row in rows]
+        try:
+            return [written[row] for row in rows]
+        except KeyError:
+            _refuse([row for row in rows if row not in written], f"have no column {name!r} yet")
+            raise
+
+
+def _runs(rows: list[int], lengths: list[int], blocks: list[_Block]) -> Iterator[_Run]:
+    current: _Block | None = None
+    first = last = 0
+    for row, length, block in zip(rows, lengths, blocks, strict=True):
+        start = block.starts[row]
+        if block is current and start == last:
+            last += length
+            continue
+        if current is not None:
+            yield _Run(current, slice(first, last))
+        current, first, last = block, start, start + length
+    if current is not None:
+        yield _Run(current, slice(first, last))
+
+
+def _copied(pieces: Sequence[Tensor]) -> Tensor:
+    return pieces[0].clone() if len(pieces) == 1 else torch.cat(list(pieces))
 
 
 def _repeated(rows: list[int]) -> list[int]:
+    if len(set(rows)) == len(rows):
+        return []
     seen: set[int] = set()
     return [row for row in rows if row in seen or seen.add(row)]  # type: ignore[func-returns-value]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hexpo.adapters.models.loading import Location, locate
+from hexpo.application.ports.tokenizer import Rendered
 from hexpo.domain.errors import ModelError
 from hexpo.domain.trajectory import Message
 
@@ -41,6 +42,50 @@ class TransformersTokenizer:
     def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Ids of a conversation and the generation prompt. Raises ModelError: there is no chat
         template, or it refuses the conversation."""
+        return self._encode(self._text(messages, is_open=True))
+
+    def render_answers(self, messages: Sequence[Message]) -> Rendered:
+        """Ids of a whole conversation, and which of them are answers. Raises ModelError: see
+        `render`; or the template keeps no prefix, or ends an answer without a stop id."""
+        ids: list[int] = []
+        answered: list[bool] = []
+        whole, done = self._text(messages, is_open=False), ""
+        for place, message in enumerate(messages):
+            if message.role != "assistant":
+                continue
+            before = self._text(messages[:place], is_open=True)
+            until = self._text(messages[: place + 1], is_open=False)
+            if not (before.startswith(done) and until.startswith(before)):
+                raise self._rewrites(place)
+            context, piece = self._encode(before[len(done) :]), self._encode(until[len(before) :])
+            ends = [at for at, token in enumerate(piece, start=1) if token in self._stop_ids]
+            if not ends:
+                raise ModelError(
+                    f"the chat template in {self._where} ends an answer with none of the stop ids"
+                    f" {list(self._stop_ids)}: a model that learns it would never stop"
+                )
+            ids += [*context, *piece]
+            answered += [False] * len(context)
+            answered += [at < ends[-1] for at in range(len(piece))]
+            done = until
+        if not whole.startswith(done):
+            raise self._rewrites(len(messages) - 1)
+        rest = self._encode(whole[len(done) :])
+        return Rendered((*ids, *rest), (*answered, *[False] * len(rest)))
+
+    def _rewrites(self, place: int) -> ModelError:
+        return ModelError(
+            f"the chat template in {self._where} writes message {place + 1} of a conversation"
+            " otherwise when more follows: its answers cannot be learnt together. Give each answer"
+            " a row of its own"
+        )
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        return tuple(int(token) for token in ids)
+
+    def _text(self, messages: Sequence[Message], *, is_open: bool) -> str:
+        """Args: is_open: with the generation prompt, for an answer that follows."""
         from jinja2 import TemplateError
 
         if not self._tokenizer.chat_template:
@@ -50,8 +95,8 @@ class TransformersTokenizer:
             )
         conversation = [{"role": message.role, "content": message.content} for message in messages]
         try:
-            rendered = self._tokenizer.apply_chat_template(
-                conversation, add_generation_prompt=True, tokenize=True, return_dict=False
+            text: str = self._tokenizer.apply_chat_template(
+                conversation, add_generation_prompt=is_open, tokenize=False
             )
         except (TemplateError, TypeError, ValueError) as error:
             roles = ", ".join(message.role for message in messages)
@@ -59,7 +104,7 @@ class TransformersTokenizer:
                 f"the chat template in {self._where} refuses a conversation of the roles"
                 f" {roles or 'none'}: {error}"
             ) from error
-        return tuple(int(token) for token in rendered)
+        return text
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, without special tokens and without tidying of spaces."""

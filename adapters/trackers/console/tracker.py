@@ -23,6 +23,8 @@ _SECONDS = "time/step"
 def _shown() -> dict[str, str]:
     return {
         "reward": "reward/mean",
+        "loss": "loss/fit",
+        "accuracy": "fit/accuracy",
         "length": "answer/length",
         "cut": "answer/cut",
         "tokens/s": f"tokens/generated{_PER_SECOND}",

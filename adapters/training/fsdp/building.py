@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+
 from hexpo.adapters.models.policy import Policy
-from hexpo.adapters.training.fsdp.config import Config
+from hexpo.adapters.training.fsdp.config import OF_SEVERAL_RANKS, Config
 from hexpo.adapters.training.fsdp.critic import CriticRank
 from hexpo.adapters.training.fsdp.engine import FsdpEngine
 from hexpo.adapters.training.fsdp.frozen import FrozenScorer
@@ -13,6 +15,17 @@ from hexpo.adapters.training.fsdp.rank import Rank
 from hexpo.application.ports.store import RowStore
 from hexpo.application.ports.tokenizer import Tokenizer
 from hexpo.application.ports.transfer import Send
+from hexpo.domain.errors import Unsupported
+from hexpo.domain.seeds import seed_for
+
+
+def require_alone(config: Config) -> None:
+    """Raises Unsupported: a setting is one of several ranks."""
+    usual = Config()
+    if chosen := [n for n in OF_SEVERAL_RANKS if getattr(config, n) != getattr(usual, n)]:
+        raise Unsupported(
+            f"{', '.join(chosen)}: for training over ranks; raise training.ranks or remove it"
+        )
 
 
 def build(
@@ -33,16 +46,19 @@ def build(
         tokenizer: written beside an exported model.
         temperature: that of the rollout; log-probs are those of what was sampled.
         total_steps: optimizer steps of the run, for falling learning rates.
-        seed: of the adapters' dropout.
+        seed: of the adapters: how they begin, and their dropout.
         release: gives freed memory back; called after each step.
         send: the half of a transfer that stands beside the weights; None with a rollout here.
     Raises: MissingExtra, ModelError, Unsupported: the model or the setting does not fit.
     """
-    rank = (
-        CriticRank(policy, config, seed=seed)
-        if config.value_head
-        else Rank(policy, config, temperature=temperature, seed=seed)
-    )
+    require_alone(config)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_for(seed, "adapters"))  # which begin alike in every run of a seed
+        rank = (
+            CriticRank(policy, config, seed=seed)
+            if config.value_head
+            else Rank(policy, config, temperature=temperature, seed=seed)
+        )
     return FsdpEngine(
         rank,
         config,
@@ -62,4 +78,5 @@ def build_frozen(
 
     Raises: ModelError, Unsupported: the model does not fit.
     """
+    require_alone(config)
     return FrozenScorer(policy, config, column=column, store=store, temperature=temperature)

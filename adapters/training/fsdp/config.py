@@ -33,6 +33,13 @@ class Sent(Enum):
     """The adapters alone, for an engine that has the base and applies them itself."""
 
 
+OF_SEVERAL_RANKS = (
+    *("reduce_late", "keep_gathered", "cpu_offload", "compiled"),
+    *("save_aside", "tensor_parallel", "sequence_parallel"),
+)
+"""Settings that one process cannot follow."""
+
+
 @attrs.frozen(kw_only=True)
 class Config:
     """How the policy learns: AdamW (Loshchilov and Hutter 2017, 1711.05101) on fp32 masters."""
@@ -65,6 +72,9 @@ class Config:
     """Tokens that are run at once; a single longer row is run alone."""
     head_tokens: int = attrs.field(default=512, validator=attrs.validators.ge(1))
     """Tokens whose logits exist at once."""
+    top_k: int = attrs.field(default=64, validator=attrs.validators.ge(1))
+    """Likeliest ids that a teacher's or a reference's distribution is kept by, where it is asked
+    for; the rest of the mass is one tail."""
     packing: Packing = Packing.AUTO
     """How rows share a forward."""
     activation_checkpointing: bool = False
@@ -85,5 +95,11 @@ class Config:
     """Over ranks: keep layers whole between forward and backward; more memory, fewer gathers."""
     cpu_offload: bool = False
     """Over ranks: weights, gradients and optimizer live in host memory, layers come as needed."""
+    tensor_parallel: int = attrs.field(default=1, validator=attrs.validators.ge(1))
+    """Over ranks: so many neighbours cut each layer's weights, the embedding and the head."""
+    sequence_parallel: int = attrs.field(default=1, validator=attrs.validators.ge(1))
+    """Over ranks: so many cut the tokens of each micro-batch among them (Ulysses)."""
+    save_aside: bool = False
+    """Over ranks: copy what is saved to host memory, and write it while training goes on."""
     compiled: bool = False
     """Over ranks: run each layer through torch.compile; not with the native kernels' own path."""

@@ -79,7 +79,8 @@ class CriticRank(Rank):
     def _values(self, part: Part, selected_T: Tensor) -> Tensor:
         def run() -> Tensor:
             hidden_MH = self._model.forward.hidden(part.rows(selected_T))
-            value_M: Tensor = self._head(hidden_MH.float()).squeeze(1)
-            return value_M
+            return self._model.per_token(
+                hidden_MH.float(), lambda x_MH: self._head(x_MH).squeeze(1)
+            )
 
         return self._model.within(run)

@@ -20,7 +20,16 @@ from hexpo.adapters.training.fsdp.config import Config
 from hexpo.adapters.training.fsdp.rank import Rank
 from hexpo.adapters.training.fsdp.schedule import learning_rate
 from hexpo.adapters.training.fsdp.stream import exported
-from hexpo.adapters.training.wire import by_row, columns_of, counted, part_of, skipped, split_rows
+from hexpo.adapters.training.wire import (
+    by_row,
+    columns_of,
+    counted,
+    joined,
+    kept_columns,
+    part_of,
+    skipped,
+    split_rows,
+)
 from hexpo.application.ports.scorer import Scorer
 from hexpo.application.ports.store import RowStore
 from hexpo.application.ports.tokenizer import Tokenizer
@@ -118,12 +127,15 @@ class FsdpEngine:
         return {"score/tokens": total(float(rows.lengths.sum()))}
 
     async def score_reference(self, rows: Sequences, columns: Collection[str]) -> Metrics:
-        """Write `reference`: log-probs of the model before training."""
-        if set(columns) - {"reference"}:
-            raise Unsupported(f"a reference makes the column `reference`, not {sorted(columns)}")
+        """Write what the model before training says: `reference`, log-probs of the sampled ids,
+        and `reference_topk`, `reference_ids`, its likeliest ones."""
+        made = kept_columns("reference")
+        if set(columns) - made.keys():
+            raise Unsupported(f"a reference makes {', '.join(made)}, not {sorted(columns)}")
         async with self._lock:
-            found = await self._measure(rows, {"old"}, reference=True)
-            self._store.extend(rows.ids, {name: found["old"] for name in columns})
+            asked = {made[name] for name in columns}
+            found = await self._measure(rows, asked, reference=True)
+            self._store.extend(rows.ids, {name: found[made[name]] for name in columns})
         return {"score/tokens": total(float(rows.lengths.sum()))}
 
     async def _measure(
@@ -138,8 +150,7 @@ class FsdpEngine:
             found = await self._run(score, part)
             for place, piece in zip(places, by_row(found, part.sequences), strict=True):
                 pieces[place] = piece
-        empty = torch.zeros(0)
-        return {name: torch.cat([empty, *(piece[name] for piece in pieces)]) for name in columns}
+        return joined(pieces, columns)
 
     def view(self, name: str) -> Scorer:
         """`reference`: the model before training. Raises Unsupported: another name; none held."""
@@ -267,6 +278,9 @@ class FsdpEngine:
             base = await self._base_digest()
             await self._run(checkpoint.write, folder, self._rank.masters, self._progress, base=base)
 
+    async def saved(self) -> None:
+        """Nothing is ever being written here."""
+
     async def load(self, folder: Path) -> None:
         """Restore what `save` wrote; pending gradients are forgotten."""
         async with self._lock:
@@ -286,10 +300,11 @@ class FsdpEngine:
             await self._run(self._tokenizer.save, folder)
 
     async def close(self) -> None:
-        """Let the thread end and free gradients."""
+        """Let the thread end; free gradients, and what the sender maps or holds open."""
         if not self._closed:
             self._closed = True
             await asyncio.to_thread(self._thread.shutdown)
+            self._send = None
             self._rank.close()
 
     # ---- rows ----
@@ -314,5 +329,5 @@ class _Reference:
         self._engine = engine
 
     async def score(self, rows: Sequences, columns: Collection[str]) -> Metrics:
-        """Write `reference` for the rows."""
+        """Write `reference`, or its likeliest ids, for the rows."""
         return await self._engine.score_reference(rows, columns)

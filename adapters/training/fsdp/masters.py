@@ -138,6 +138,29 @@ class Masters:
         self.forget()
 
 
+class ShardMasters(Masters):
+    """Masters of this rank's parts; norms are those of the whole."""
+
+    def __init__(
+        self, trained: Mapping[str, torch.nn.Parameter], config: Config, *, own: frozenset[str]
+    ) -> None:
+        """Args: own: names of the parts that count here; another rank has the same others."""
+        super().__init__(trained, config)
+        self.own = own
+
+    def gradient(self) -> Gradient:
+        """The norm over all ranks, each part counted once, and who spoilt it here."""
+        import torch.distributed as dist
+
+        here = super().gradient()
+        pairs = zip(self.names, self.gradients, strict=True)
+        own = [gradient for name, gradient in pairs if name in self.own]
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(own))) if own else 0.0
+        square = torch.tensor([float(norm)], dtype=torch.float64).square()
+        dist.all_reduce(square)
+        return Gradient(float(square.sqrt()), here.bad)
+
+
 def _adder(master: Tensor):  # type: ignore[no-untyped-def]
     def add(working: Tensor) -> None:
         if master.grad is not None and working.grad is not None:

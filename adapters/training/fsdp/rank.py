@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
@@ -11,6 +11,7 @@ import attrs
 import torch
 from torch import Tensor
 
+from hexpo.adapters.models.distributions import top
 from hexpo.adapters.models.families import (
     Forward,
     Packing,
@@ -19,19 +20,21 @@ from hexpo.adapters.models.families import (
     require_plain_head,
     runs_packed,
 )
-from hexpo.adapters.models.head import Head, gradients_of
+from hexpo.adapters.models.head import Head
+from hexpo.adapters.models.layout import Rows
 from hexpo.adapters.models.lora import attach, dropping_out, without_adapters
 from hexpo.adapters.models.policy import Policy, digest_of
 from hexpo.adapters.training.backend import Added, Part
 from hexpo.adapters.training.fsdp.config import Config, Sent
+from hexpo.adapters.training.fsdp.evaluation import Other, Plan, require_whole_head
 from hexpo.adapters.training.fsdp.masters import Masters
-from hexpo.domain.batch import Sequences
+from hexpo.adapters.training.wire import blank
 from hexpo.domain.errors import Unsupported
-from hexpo.domain.metrics import Measure, mean_of, merge, total
 from hexpo.domain.objective import Objective
 from hexpo.domain.seeds import seed_for
 
 if TYPE_CHECKING:
+    from hexpo.adapters.training.fsdp.heads import SharedHead
     from hexpo.adapters.training.fsdp.sharding import Sharded, Sharding
 
 _T = TypeVar("_T")
@@ -56,8 +59,10 @@ class Model:
             checkpointing=config.activation_checkpointing,
         )
         self._policy = policy
+        weight_VH = _head_of(policy)
+        self.width = min(config.top_k, weight_VH.shape[0])
         self._head = Head(
-            weight_VH=require_plain_head(policy),
+            weight_VH=weight_VH,
             kernels=kernels,
             temperature=temperature,
             chunk=config.head_tokens,
@@ -67,39 +72,58 @@ class Model:
             self.forward, self.sharded = sharding.shard(policy, self.forward, kernels, config)
 
     @property
-    def head(self) -> Head:
+    def head(self) -> Head | SharedHead:
         """The output layer; of a sharded model only inside `within`."""
-        if self.sharded is None:
-            return self._head
-        output = self._policy.module.get_output_embeddings()  # type: ignore[no-untyped-call]
-        return attrs.evolve(self._head, weight_VH=output.weight)
+        return self._head if self.sharded is None else self.sharded.head(self._head)
+
+    def per_token(self, hidden_MH: Tensor, work: Callable[[Tensor], Tensor]) -> Tensor:
+        """(M,) what `work` gives for each token; a team of ranks shares the tokens."""
+        return work(hidden_MH) if self.sharded is None else self.sharded.per_token(hidden_MH, work)
 
     def within(self, work: Callable[[], _T]) -> _T:
         """Run what needs the weights; of a sharded model all ranks do so together."""
         return work() if self.sharded is None else self.sharded.within(work)
 
     def score(self, part: Part, columns: Collection[str]) -> dict[str, Tensor]:
-        """(T,) fp32 log-probs, entropies and sums of squared probabilities, as asked."""
+        """(T,) fp32 log-probs, entropies and sums of squared probabilities, as asked; `topk` and
+        `ids` (T, K), the likeliest ids and their log-probs."""
         return self.within(lambda: self._score(part, columns))
+
+    def lend(self, rows: Rows) -> Other:
+        """Hidden states of selected tokens, without gradient, and a head that stays whole."""
+
+        def run() -> tuple[Tensor, Head]:
+            head = require_whole_head(self.head)
+            if self.sharded is not None:
+                head = attrs.evolve(head, weight_VH=head.weight_VH.detach().clone())
+            return self.forward.hidden(rows), head
+
+        with torch.no_grad():
+            return Other(*self.within(run))
 
     def _score(self, part: Part, columns: Collection[str]) -> dict[str, Tensor]:
         selected_T = part.columns["action"]
         rows = part.rows(selected_T)
         hidden_MH = self.forward.hidden(rows) if bool(selected_T.any()) else torch.zeros(0, 1)
-        found: dict[str, Tensor] = {}
-        if len(hidden_MH) and not {"squares"}.issuperset(columns):
+        made, found = blank(columns, len(selected_T), width=self.width), dict[str, Tensor]()
+        if len(hidden_MH) and {"old", "entropy"} & set(columns):
             found["old"], found["entropy"] = self.head.measure(hidden_MH, rows.labels)
         if len(hidden_MH) and "squares" in columns:
             found["squares"] = self.head.squares(hidden_MH)
-        return {name: _on(selected_T, found.get(name)) for name in columns}
+        if len(hidden_MH) and {"topk", "ids"} & set(columns):
+            head = require_whole_head(self.head)
+            found["topk"], found["ids"] = top(head, hidden_MH, self.width)
+        for name in set(columns) & found.keys():
+            made[name][selected_T] = found[name]
+        return made
 
 
-def _on(selected_T: Tensor, values_M: Tensor | None) -> Tensor:
-    """(T,) fp32: values at their tokens, 0 elsewhere."""
-    column_T = torch.zeros(len(selected_T))
-    if values_M is not None:
-        column_T[selected_T] = values_M
-    return column_T
+def _head_of(policy: Policy) -> Tensor:
+    """Its weight. Raises ModelError: see `require_plain_head`."""
+    if policy.device.type != "meta":
+        return require_plain_head(policy)
+    output: Tensor = policy.module.get_output_embeddings().weight  # type: ignore[no-untyped-call]
+    return output  # without memory it cannot run; only Llama-like models are made so
 
 
 class Rank:
@@ -143,6 +167,11 @@ class Rank:
         return self._model.sharded
 
     @property
+    def width(self) -> int:
+        """Ids that a distribution is kept by."""
+        return self._model.width
+
+    @property
     def has_reference(self) -> bool:
         """Whether the model before training can be asked."""
         return self._reference is not None or self._config.lora is not None
@@ -160,29 +189,24 @@ class Rank:
         owner_T = torch.repeat_interleave(part.sequences.lengths)
         columns = {name: column[selected_T] for name, column in part.columns.items()}
         columns["owner"] = owner_T[selected_T]
-        evaluation = _Evaluation(objective, part.sequences, columns)
+        plan = Plan(objective, part.sequences, columns, self._other(objective, rows))
 
-        def run() -> tuple[Tensor, Tensor]:
-            hidden_MH = self._model.forward.hidden(rows)
-            if objective.separable:
-                return self._model.head.one_pass(hidden_MH, rows.labels, evaluation)
-            return self._model.head.two_pass(hidden_MH, rows.labels)
+        def run() -> tuple[Tensor, ...]:
+            return plan.measure(self._model.head, self._model.forward.hidden(rows), rows.labels)
 
         with self._noise(draw):
-            measured = self._model.within(run)
-            if objective.separable:
-                loss, pulls = measured
-            else:
-                leaves = [column.detach().requires_grad_() for column in measured]
-                loss = evaluation(slice(None), *leaves)
-                pulls = gradients_of(loss, leaves)
-            spoilt = spoilt_rows(loss, pulls, columns["owner"], part.sequences.ids)
+            settled = plan.settle(self._model.within(run))
+            spoilt = spoilt_rows(settled.loss, settled.pulls, columns["owner"], part.sequences.ids)
             if not spoilt or self._model.sharded is not None:  # the other ranks wait for this one
-                if objective.separable:
-                    loss.backward()  # type: ignore[no-untyped-call]
-                else:
-                    torch.autograd.backward(measured, pulls.unbind())
-        return Added(evaluation.metrics(), len(rows.labels), spoilt)
+                settled.backward()
+        return Added(plan.metrics(), len(rows.labels), spoilt)
+
+    def _other(self, objective: Objective, rows: Rows) -> Other | None:
+        """The reference's view of the same rows, where its whole distribution is compared with."""
+        if "reference_logprobs" not in objective.statistics:
+            return None
+        with self._as_reference(on=True) as model:
+            return model.lend(rows)
 
     @contextmanager
     def _noise(self, draw: tuple[int, int]) -> Iterator[None]:
@@ -199,7 +223,7 @@ class Rank:
     def score(
         self, part: Part, columns: Collection[str], *, reference: bool = False
     ) -> dict[str, Tensor]:
-        """(T,) fp32 each of `scores`, for sampled tokens; 0 elsewhere."""
+        """(T,) fp32 each of `scores`, and `topk`, `ids`, for sampled tokens; 0 elsewhere."""
         with torch.no_grad(), self._as_reference(on=reference) as model:
             return model.score(part, columns)
 
@@ -235,31 +259,6 @@ def trained_of(policy: Policy) -> dict[str, torch.nn.Parameter]:
     """Weights that are learnt, by name."""
     named = policy.module.named_parameters()
     return {name: parameter for name, parameter in named if parameter.requires_grad}
-
-
-class _Evaluation:
-    """The objective on slices of a part's selected tokens, with the metrics of all of them."""
-
-    def __init__(
-        self, objective: Objective, sequences: Sequences, columns: Mapping[str, Tensor]
-    ) -> None:
-        self._objective, self._sequences, self._columns = objective, sequences, columns
-        self._metrics: list[Mapping[str, Measure]] = []
-
-    def __call__(self, span: slice, policy_N: Tensor, entropy_N: Tensor) -> Tensor:
-        columns = {name: column[span] for name, column in self._columns.items()}
-        columns["policy"], columns["entropy"] = policy_N, entropy_N
-        loss, metrics = self._objective.evaluate(columns, self._sequences)
-        count = policy_N.numel()
-        own = {
-            "train/entropy": mean_of(float(entropy_N.detach().sum()), count),
-            "train/tokens": total(count),
-        }
-        self._metrics.append({**metrics, **own})
-        return loss
-
-    def metrics(self) -> dict[str, Measure]:
-        return merge(self._metrics)
 
 
 def spoilt_rows(loss: Tensor, pulls: Tensor, owner_M: Tensor, ids: Tensor) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -10,17 +11,23 @@ import torch
 from torch import Tensor
 
 from hexpo.adapters.models.export import export_policy
-from hexpo.adapters.models.loading import load_policy
+from hexpo.adapters.models.loading import load_config, load_policy
 from hexpo.adapters.models.policy import Policy, Precision, digest_of
+from hexpo.adapters.models.spec import spec_of
 from hexpo.adapters.training.backend import Abilities, Added, Gradient, Part, Progress
 from hexpo.adapters.training.fsdp import checkpoint
 from hexpo.adapters.training.fsdp.config import Config, Sent
 from hexpo.adapters.training.fsdp.critic import CriticRank
+from hexpo.adapters.training.fsdp.masters import ShardMasters
 from hexpo.adapters.training.fsdp.parking import Parking
+from hexpo.adapters.training.fsdp.places import Piece
 from hexpo.adapters.training.fsdp.rank import Rank
+from hexpo.adapters.training.fsdp.reading import Source, empty_policy
 from hexpo.adapters.training.fsdp.schedule import learning_rate
 from hexpo.adapters.training.fsdp.sharding import Sharded, Sharding
+from hexpo.adapters.training.fsdp.spread import require_teams
 from hexpo.adapters.training.fsdp.stream import exported
+from hexpo.adapters.training.wire import blank
 from hexpo.application.ports.transfer import Weight
 from hexpo.domain.batch import Sequences
 from hexpo.domain.errors import Unsupported
@@ -39,15 +46,16 @@ def build_rank(
     rank: int,
     ranks: int,
     release: Callable[[], None] = lambda: None,
+    source: Source | None = None,
 ) -> RankBackend:
     """This rank of a backend; torch's default process group has to be there. All ranks together.
 
+    Args: source: where the weights are read, if the policy's module has no memory yet.
     Raises: MissingExtra, ModelError, Unsupported: the model or the setting does not fit.
     """
-    from torch.distributed.device_mesh import init_device_mesh
-
-    mesh = init_device_mesh(policy.device.type, (ranks,), mesh_dim_names=("shards",))
-    sharding = Sharding(mesh=mesh, rank=rank, ranks=ranks)
+    require_teams(config, ranks, policy.spec, policy.config.model_type)
+    device = policy.device.type if source is None else source.device
+    sharding = Sharding.meet(config, device, rank=rank, ranks=ranks, source=source)
     worker = (
         CriticRank(policy, config, seed=seed, sharding=sharding)
         if config.value_head
@@ -76,16 +84,26 @@ RANK = f"{__name__}:open_rank"
 
 
 def open_rank(model: Model, *, rank: int, ranks: int) -> RankBackend:
-    """Load a model and keep this rank's part of it. All ranks together."""
+    """Load this rank's part of a model. All ranks together."""
     torch.manual_seed(seed_for(model.seed, "adapters"))  # which begin alike on all ranks
+    shape = load_config(model.path)
+    require_teams(model.config, ranks, spec_of(shape), shape.model_type)
+    found = None
+    if model.config.lora is None:  # adapters are made, not read
+        found = empty_policy(model.path, precision=model.precision, device=model.device)
+    policy, source = found or (
+        load_policy(model.path, precision=model.precision, device=model.device),
+        None,
+    )
     return build_rank(
         model.config,
-        policy=load_policy(model.path, precision=model.precision, device=model.device),
+        policy=policy,
         temperature=model.temperature,
         total_steps=model.total_steps,
         seed=model.seed,
         rank=rank,
         ranks=ranks,
+        source=source,
     )
 
 
@@ -103,7 +121,7 @@ class RankBackend:
     ) -> None:
         self._rank, self._config, self._policy = rank, config, policy
         self._total_steps, self._release = total_steps, release
-        if rank.sharded is None:
+        if rank.sharded is None or not isinstance(rank.masters, ShardMasters):
             raise Unsupported("a rank of several needs a sharded model: use build_rank")
         self._sharded: Sharded = rank.sharded
         function = _nothing_of_value if config.value_head else _nothing
@@ -121,6 +139,8 @@ class RankBackend:
             micro_tokens=self._config.micro_tokens,
             max_skipped_steps=self._config.max_skipped_steps,
             device=self._policy.device.type,
+            saves_aside=self._config.save_aside,
+            team=self._sharded.sharding.team,
         )
 
     def accumulate(
@@ -134,7 +154,9 @@ class RankBackend:
             if bool(torch.stack(masks).any()):
                 own = (draw[0], draw[1] * sharding.ranks + sharding.rank)
                 return self._rank.accumulate(part, objective, draw=own)
-        self._rank.accumulate(_dummy(), self._nothing, draw=draw)
+        lends = "reference_logprobs" in objective.statistics  # all ranks run the reference, too
+        nothing = _NOTHING_COMPARED if lends else self._nothing
+        self._rank.accumulate(_dummy(), nothing, draw=draw)
         return Added({}, 0)
 
     def score(
@@ -145,7 +167,7 @@ class RankBackend:
             return self._rank.score(part, columns, reference=reference)
         self._rank.score(_dummy(), columns, reference=reference)
         tokens = 0 if part is None else len(part.columns["action"])
-        return {name: torch.zeros(tokens) for name in columns}
+        return blank(columns, tokens, width=self._rank.width)
 
     def gradient(self) -> Gradient:
         """Over all ranks."""
@@ -179,16 +201,34 @@ class RankBackend:
         """This rank's parts. Works while the device's memory is given back."""
         masters = self._parked or self._masters
         sharding = self._sharded.sharding
-        return checkpoint.write_part(folder, masters, rank=sharding.rank, ranks=sharding.ranks)
+        return checkpoint.write_part(
+            folder, masters, rank=sharding.number, ranks=sharding.total, parts=self._own_parts()
+        )
+
+    def snapshot(self) -> Callable[[Path], dict[str, int]]:
+        """Weights and moments once more in host memory, until they are written."""
+        masters = self._parked or self._masters
+        checkpoint.require_finite(masters)
+        sharding = self._sharded.sharding
+        return partial(
+            checkpoint.write_part,
+            saved=checkpoint.Copies.of(masters),
+            rank=sharding.number,
+            ranks=sharding.total,
+            parts=self._own_parts(),
+        )
+
+    def _own_parts(self) -> dict[str, Piece]:
+        return {n: part for n, part in self._sharded.parts().items() if n in self._masters.own}
 
     def load(self, folder: Path, progress: Progress) -> None:
         """This rank's rows of what was saved."""
-        checkpoint.read_part(folder, self._masters, self._sharded.rows())
+        checkpoint.read_part(folder, self._masters, self._sharded.parts())
 
     def export(self, folder: Path) -> None:
         """Rank 0 holds the whole model in host memory while it writes."""
         whole = _Whole(self._policy, self._sharded)
-        if self._sharded.sharding.rank == 0:
+        if self._sharded.sharding.number == 0:
             export_policy(whole, folder)
         else:
             for _ in whole.named_weights():
@@ -235,6 +275,13 @@ def _nothing(*, policy_T: Tensor) -> Tensor:
 
 def _nothing_of_value(*, prediction_T: Tensor) -> Tensor:
     return prediction_T * 0.0
+
+
+def _nothing_compared(*, policy_logprobs_T: Tensor, reference_logprobs_T: Tensor) -> Tensor:
+    return (policy_logprobs_T[:, 0] - reference_logprobs_T[:, 0]) * 0.0
+
+
+_NOTHING_COMPARED = Objective(terms=(Term(name="nothing", loss=Loss(function=_nothing_compared)),))
 
 
 def _dummy() -> Part:

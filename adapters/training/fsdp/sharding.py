@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -13,12 +14,18 @@ import torch
 from torch import Tensor
 
 from hexpo.adapters.models.families import Forward
+from hexpo.adapters.models.head import Head
 from hexpo.adapters.models.kernels import Kernels
 from hexpo.adapters.models.llama import LlamaForward
 from hexpo.adapters.models.policy import Policy, Precision
-from hexpo.adapters.training.backend import Gradient
 from hexpo.adapters.training.fsdp.config import Config
-from hexpo.adapters.training.fsdp.masters import Masters
+from hexpo.adapters.training.fsdp.heads import SharedHead, VocabularyHead, per_token
+from hexpo.adapters.training.fsdp.masters import ShardMasters
+from hexpo.adapters.training.fsdp.parallel import TeamForward, local
+from hexpo.adapters.training.fsdp.places import Piece, cut, whole
+from hexpo.adapters.training.fsdp.reading import Source, fill
+from hexpo.adapters.training.fsdp.spread import axis_of, spread
+from hexpo.adapters.training.fsdp.team import Team
 from hexpo.domain.errors import ModelError
 
 _T = TypeVar("_T")
@@ -26,12 +33,66 @@ _T = TypeVar("_T")
 
 @attrs.frozen(kw_only=True, eq=False)
 class Sharding:
-    """The ranks that share the weights."""
+    """The ranks that share the weights. Ranks of a team are neighbours, those that share tensors
+    nearest; a team computes a micro-batch together."""
 
     mesh: Any
-    """A DeviceMesh of one dimension."""
+    """A DeviceMesh of one dimension: the ranks among which FSDP2 shards."""
     rank: int
+    """This one's number in it."""
     ranks: int
+    tensor: Team | None = None
+    """Ranks that cut weights among them; None: this one has them whole."""
+    tensor_mesh: Any = None
+    """Those ranks as a DeviceMesh."""
+    sequence: Team | None = None
+    """Ranks that cut tokens among them."""
+    source: Source | None = None
+    """Where the weights of a module without memory are read; None: it has them."""
+
+    @property
+    def number(self) -> int:
+        """Of this rank among all."""
+        return self.rank if self.tensor is None else self.rank * self.tensor.size + self.tensor.rank
+
+    @property
+    def total(self) -> int:
+        """All ranks."""
+        return self.ranks if self.tensor is None else self.ranks * self.tensor.size
+
+    @property
+    def team(self) -> int:
+        """How many ranks compute a micro-batch together."""
+        return math.prod(one.size for one in (self.tensor, self.sequence) if one is not None)
+
+    @staticmethod
+    def meet(
+        config: Config, device: str, *, rank: int, ranks: int, source: Source | None = None
+    ) -> Sharding:
+        """All ranks together. Args: device: its kind."""
+        from torch.distributed.device_mesh import init_device_mesh
+
+        tensor, sequence = config.tensor_parallel, config.sequence_parallel
+        if tensor == sequence == 1:
+            mesh = init_device_mesh(device, (ranks,), mesh_dim_names=("shards",))
+            return Sharding(mesh=mesh, rank=rank, ranks=ranks, source=source)
+        mesh = init_device_mesh(
+            device, (ranks // tensor, tensor), mesh_dim_names=("shards", "tensor")
+        )
+        by_tokens = None
+        if sequence > 1:
+            shape = (ranks // (tensor * sequence), sequence, tensor)
+            names = ("data", "sequence", "tensor")
+            by_tokens = init_device_mesh(device, shape, mesh_dim_names=names)["sequence"]
+        return Sharding(
+            mesh=mesh["shards"],
+            rank=rank // tensor,
+            ranks=ranks // tensor,
+            tensor=_team(mesh["tensor"]) if tensor > 1 else None,
+            tensor_mesh=mesh["tensor"],
+            sequence=None if by_tokens is None else _team(by_tokens),
+            source=source,
+        )
 
     def shard(
         self, policy: Policy, forward: Forward, kernels: Kernels, config: Config
@@ -44,6 +105,8 @@ class Sharding:
         for parameter in policy.module.parameters():
             if parameter.requires_grad:
                 parameter.data = parameter.data.float()
+        if self.tensor is not None:
+            spread(policy, self.tensor_mesh)
         layers = layers_of(policy)
         if config.compiled:
             for layer in layers:
@@ -60,13 +123,25 @@ class Sharding:
         _as_forward(root, "run_whole")
         if isinstance(forward, LlamaForward):
             forward = _LayersAsModules(
-                policy, kernels, layers, checkpointing=config.activation_checkpointing
+                policy,
+                kernels,
+                layers,
+                tensor=self.tensor,
+                sequence=self.sequence,
+                checkpointing=config.activation_checkpointing,
             )
         units = [root, *layers, *([] if head is None else [head])]
         for unit in units:
             unit.set_force_sum_reduction_for_comms(enable=True)  # gloo has no other
             unit.set_gradient_divide_factor(1.0)  # parts are weighted for the whole step: a sum
+        if self.source is not None:
+            places = {name: part.place for name, part in parts_of(self, policy).items()}
+            fill(policy, places, self.source)
         return forward, Sharded(self, policy, units, config)
+
+
+def _team(mesh: Any) -> Team:
+    return Team(group=mesh.get_group(), rank=mesh.get_local_rank(), size=mesh.size())
 
 
 def _call(work: Callable[[], _T]) -> _T:
@@ -111,13 +186,22 @@ def layers_of(policy: Policy) -> list[Any]:
     return list(layers)
 
 
-class _LayersAsModules(LlamaForward):
+class _LayersAsModules(TeamForward):
     """The fast forward, with each layer entered the way that FSDP2 watches."""
 
     def __init__(
-        self, policy: Policy, kernels: Kernels, layers: list[Any], *, checkpointing: bool
+        self,
+        policy: Policy,
+        kernels: Kernels,
+        layers: list[Any],
+        *,
+        tensor: Team | None,
+        sequence: Team | None,
+        checkpointing: bool,
     ) -> None:
-        super().__init__(policy, kernels, checkpointing=checkpointing)
+        super().__init__(
+            policy, kernels, tensor=tensor, sequence=sequence, checkpointing=checkpointing
+        )
         for layer in layers:
             layer.run_packed = partial(super()._layer, layer)
             _as_forward(layer, "run_packed")
@@ -138,7 +222,26 @@ class Sharded:
 
     def masters(self, config: Config) -> ShardMasters:
         """What learns this rank's parts."""
-        return ShardMasters(self._trained(), config)
+        trained = self._trained()
+        alike = self.sharding.tensor is not None and self.sharding.tensor.rank > 0
+        own = {name for name in trained if axis_of(name) is not None or not alike}
+        return ShardMasters(trained, config, own=frozenset(own))
+
+    def head(self, plain: Head) -> Head | SharedHead:
+        """The output layer; only inside `within`."""
+        output = self._policy.module.get_output_embeddings()  # type: ignore[no-untyped-call]
+        team, sequence = self.sharding.tensor, self.sharding.sequence
+        head = attrs.evolve(plain, weight_VH=local(output.weight))
+        if team is not None:
+            settings = attrs.asdict(head, recurse=False)
+            span = team.span(int(self._policy.config.vocab_size))
+            head = VocabularyHead(**settings, team=team, span=span)
+        return head if sequence is None else SharedHead(head=head, team=sequence)
+
+    def per_token(self, hidden_MH: Tensor, work: Callable[[Tensor], Tensor]) -> Tensor:
+        """(M,) what `work` gives for each token, computed once by a team."""
+        team = self.sharding.sequence
+        return work(hidden_MH) if team is None else per_token(team, hidden_MH, work)
 
     def resident(self) -> list[Tensor]:
         """This rank's part of every weight."""
@@ -193,26 +296,20 @@ class Sharded:
             if not parameter.requires_grad:
                 yield name, parameter.full_tensor()
 
-    def rows(self) -> dict[str, slice]:
-        """Which rows of the first axis lie here, of each weight that is learnt."""
-        found = {}
-        for name, parameter in self._parameters.items():
-            if parameter.requires_grad:
-                length = parameter.shape[0]
-                chunk = -(-length // self.sharding.ranks)
-                first = min(length, self.sharding.rank * chunk)
-                found[name] = slice(first, min(length, first + chunk))
-        return found
+    def parts(self) -> dict[str, Piece]:
+        """Which part of each weight that is learnt lies here."""
+        parts = parts_of(self.sharding, self._policy)
+        return {n: parts[n] for n, one in self._parameters.items() if one.requires_grad}
 
 
-class ShardMasters(Masters):
-    """Masters of this rank's parts; norms are those of the whole."""
-
-    def gradient(self) -> Gradient:
-        """The norm over all ranks, and who spoilt it here."""
-        import torch.distributed as dist
-
-        here = super().gradient()
-        square = torch.tensor([here.norm], dtype=torch.float64).square()
-        dist.all_reduce(square)
-        return Gradient(float(square.sqrt()), here.bad)
+def parts_of(sharding: Sharding, policy: Policy) -> dict[str, Piece]:
+    """Which part of each weight lies on this rank."""
+    found = {}
+    for name, parameter in policy.module.named_parameters():
+        place = whole(parameter.shape).place
+        axis, team = axis_of(name), sharding.tensor
+        if team is not None and axis is not None:
+            place = cut(place, axis, team.rank, team.size)
+        place = cut(place, 0, sharding.rank, sharding.ranks)
+        found[name] = Piece(place, tuple(parameter.shape))
+    return found

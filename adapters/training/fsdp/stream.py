@@ -33,8 +33,15 @@ def _merged(policy: Policy, names: Iterable[str]) -> Iterator[tuple[str, Tensor]
     for name in names:
         # One by one: a family's fused tensor comes apart into several, never the other way.
         with torch.no_grad():
-            own = revert_weight_conversion(policy.module, {name: policy.weight(name)})
+            own = revert_weight_conversion(policy.module, {name: _whole(policy.weight(name))})
         yield from own.items()
+
+
+def _whole(weight: Tensor) -> Tensor:
+    """A weight that ranks cut among them comes together on all of them."""
+    from torch.distributed.tensor import DTensor
+
+    return weight.full_tensor() if isinstance(weight, DTensor) else weight
 
 
 def _adapters(policy: Policy, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:

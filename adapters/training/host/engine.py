@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import Collection
 from pathlib import Path
@@ -12,7 +13,13 @@ import attrs
 from hexpo.adapters.training.backend import Abilities, Added, Gradient, Progress
 from hexpo.adapters.training.host.calls import Ranks
 from hexpo.adapters.training.host.order import shared, together
-from hexpo.adapters.training.wire import counted, describe, progress_of, skipped
+from hexpo.adapters.training.wire import (
+    counted,
+    describe,
+    kept_columns,
+    progress_of,
+    skipped,
+)
 from hexpo.application.ports.scorer import Scorer
 from hexpo.application.ports.tokenizer import Tokenizer
 from hexpo.application.ports.training import StepResult, TrainingCapabilities
@@ -23,6 +30,8 @@ from hexpo.domain.errors import CheckpointError, Unsupported, WrongBatch
 from hexpo.domain.estimators import Estimator
 from hexpo.domain.metrics import Metrics, merge, total
 from hexpo.domain.objective import Objective
+
+_log = logging.getLogger(__name__)
 
 
 @attrs.define
@@ -45,6 +54,7 @@ class RankedEngine:
         self._tokenizer, self._sends = tokenizer, sends
         self._progress, self._step = Progress(), _Step()
         self._base: str | None = None
+        self._writing: asyncio.Future[None] | None = None
         self._lock = asyncio.Lock()
         self._closed = False
 
@@ -58,6 +68,11 @@ class RankedEngine:
             offload=self._abilities.device != "cpu",
             views=frozenset({"reference"}) if self._abilities.has_reference else frozenset(),
         )
+
+    @property
+    def _shares(self) -> int:
+        """Teams of ranks: each takes a share of the rows."""
+        return len(self._ranks) // self._abilities.team
 
     @property
     def version(self) -> int:
@@ -77,15 +92,17 @@ class RankedEngine:
         return await self._score(rows, {name: name for name in columns}, reference=False)
 
     async def score_reference(self, rows: Sequences, columns: Collection[str]) -> Metrics:
-        """Write `reference`: log-probs of the model before training."""
-        if set(columns) - {"reference"}:
-            raise Unsupported(f"a reference makes the column `reference`, not {sorted(columns)}")
-        return await self._score(rows, dict.fromkeys(columns, "old"), reference=True)
+        """Write what the model before training says: `reference`, log-probs of the sampled ids,
+        and `reference_topk`, `reference_ids`, its likeliest ones."""
+        made = kept_columns("reference")
+        if set(columns) - made.keys():
+            raise Unsupported(f"a reference makes {', '.join(made)}, not {sorted(columns)}")
+        return await self._score(rows, {name: made[name] for name in columns}, reference=True)
 
     async def _score(self, rows: Sequences, columns: dict[str, str], *, reference: bool) -> Metrics:
         async with self._lock:
             if len(rows) and columns:
-                packed = shared(rows, len(self._ranks), (), columns)
+                packed = shared(rows, self._shares, (), columns)
                 await self._ranks.all("score", packed, reference)
         return {"score/tokens": total(float(rows.lengths.sum()))}
 
@@ -102,7 +119,7 @@ class RankedEngine:
         needs = estimator.needs
         names = {*needs.tokens, *needs.sequences}
         async with self._lock:
-            packed = together(rows, len(self._ranks), names, estimator)
+            packed = together(rows, self._shares, names, estimator)
             await self._ranks.first("compute", packed)
         return {}
 
@@ -117,7 +134,7 @@ class RankedEngine:
             self._ranks.require_alive()
             if not len(rows):
                 return {}
-            packed = shared(rows, len(self._ranks), columns, objective, keep_groups=pairs)
+            packed = shared(rows, self._shares, columns, objective, keep_groups=pairs)
             try:
                 found: list[tuple[Added, int]] = await self._ranks.all(
                     "accumulate", packed, self._progress.applied, self._step.parts
@@ -126,11 +143,12 @@ class RankedEngine:
                 self._step = _Step()
                 await asyncio.shield(self._ranks.all("forget"))
                 raise
-            for added, _ in found:
+            heard = [added for added, _ in found[:: self._abilities.team]]
+            for added in heard:
                 self._step.tokens += added.tokens
                 self._step.spoilt += added.spoilt
             self._step.parts += found[0][1]
-            return merge(added.metrics for added, _ in found)
+            return merge(added.metrics for added in heard)
 
     async def step(self) -> StepResult:
         """Apply what was accumulated on all ranks, or skip it on all of them.
@@ -193,22 +211,45 @@ class RankedEngine:
     # ---- files ----
 
     async def save(self, folder: Path) -> None:
-        """Every rank writes its part; the description comes last. Raises WrongBatch: gradients
-        are pending."""
+        """Every rank writes its part, at once or beside the training that follows; the description
+        comes last. Raises WrongBatch: gradients are pending."""
         async with self._lock:
             if self._step.tokens:
                 raise WrongBatch("a save in the middle of an optimizer step: call step() first")
-            base = await self._base_digest()
-            written: list[dict[str, int]] = await self._ranks.all("save", str(folder))
-            sizes = {file: size for part in written for file, size in part.items()}
-            progress = self._progress
-            await asyncio.to_thread(
-                describe, folder, progress, base=base, sizes=sizes, ranks=len(self._ranks)
-            )
+            await self._saved()
+            base, progress = await self._base_digest(), self._progress
+            if not self._abilities.saves_aside:
+                written = await self._ranks.all("save", str(folder))
+                await self._describe(folder, progress, base, written)
+                return
+            await self._ranks.all("snapshot")
+            self._writing = asyncio.ensure_future(self._write(folder, progress, base))
+
+    async def _write(self, folder: Path, progress: Progress, base: str) -> None:
+        written = await self._ranks.all("write", str(folder))
+        await self._describe(folder, progress, base, written)
+
+    async def _describe(
+        self, folder: Path, progress: Progress, base: str, written: list[dict[str, int]]
+    ) -> None:
+        sizes = {file: size for part in written for file, size in part.items()}
+        await asyncio.to_thread(
+            describe, folder, progress, base=base, sizes=sizes, ranks=len(self._ranks)
+        )
+
+    async def _saved(self) -> None:
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            await writing
+
+    async def saved(self) -> None:
+        """Wait for what is being written. Raises: why it could not be."""
+        await self._saved()
 
     async def load(self, folder: Path) -> None:
         """Restore what any number of ranks saved (H8); pending gradients are forgotten."""
         async with self._lock:
+            await self._saved()
             base = await self._base_digest()
             progress = await asyncio.to_thread(progress_of, folder, base=base)
             found = await self._ranks.all("load", str(folder), progress)
@@ -232,6 +273,10 @@ class RankedEngine:
         """End all ranks. Safe to call twice."""
         if not self._closed:
             self._closed = True
+            if self._writing is not None:
+                await asyncio.wait([self._writing])  # a save that has begun is not cut off
+                if error := self._writing.exception():
+                    _log.error("the last save is not whole: %s", error)
             await self._ranks.close()
 
 
@@ -242,5 +287,5 @@ class _Reference:
         self._engine = engine
 
     async def score(self, rows: Sequences, columns: Collection[str]) -> Metrics:
-        """Write `reference` for the rows."""
+        """Write `reference`, or its likeliest ids, for the rows."""
         return await self._engine.score_reference(rows, columns)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -110,7 +109,7 @@ class RankService:
             wait_for_workers=False,
             master_listen_fd=held.detach(),
         )
-        return Address(self._context.node, _own_address(), port)
+        return Address(self._context.node, self._context.host, port)
 
     async def join(self, address: Address) -> Abilities:
         """Meet the others and make the backend. All ranks together."""
@@ -167,6 +166,14 @@ class RankService:
         """See Worker."""
         return await self._run(self._rank.save, folder)
 
+    async def snapshot(self) -> None:
+        """See Worker."""
+        await self._run(self._rank.snapshot)
+
+    async def write(self, folder: str) -> dict[str, int]:
+        """See Worker; beside whatever is computed."""
+        return await asyncio.to_thread(self._rank.write, folder)
+
     async def load(self, folder: str, progress: Progress) -> bool | None:
         """See Worker."""
         return await self._run(self._rank.load, folder, progress)
@@ -202,10 +209,3 @@ class RankService:
 def _distributed() -> Any:
     """Its stubs lack what it exports."""
     return importlib.import_module("torch.distributed")
-
-
-def _own_address() -> str:
-    try:
-        return socket.gethostbyname(socket.gethostname())
-    except OSError:
-        return "127.0.0.1"

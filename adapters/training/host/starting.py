@@ -61,7 +61,7 @@ async def start(
     Raises: NotEnough: the cluster is too small. EngineFailed: a rank failed, with its cause;
         whatever the backend refuses. None runs then.
     """
-    processes = await cluster.start(_specs(config, launch, store))
+    processes = await cluster.start(specs(config, launch, store))
     ranks = Ranks(processes, grace_seconds=config.grace_seconds)
     try:
         address: Address = await ranks.first("listen")
@@ -73,7 +73,8 @@ async def start(
     return RankedEngine(ranks, abilities[0], tokenizer=tokenizer, sends=sends)
 
 
-def _specs(config: Config, launch: Launch, store: RowStore) -> list[ProcessSpec]:
+def specs(config: Config, launch: Launch, store: RowStore) -> list[ProcessSpec]:
+    """The processes of all ranks."""
     return [
         ProcessSpec(
             name=f"{launch.name}-{rank}",

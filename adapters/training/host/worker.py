@@ -16,12 +16,12 @@ from torch import Tensor
 
 from hexpo.adapters.training.backend import Added, Backend, Gradient, Part, Progress
 from hexpo.adapters.training.host.order import Order, opened
-from hexpo.adapters.training.wire import by_row, columns_of, part_of, split_rows
+from hexpo.adapters.training.wire import by_row, columns_of, joined, part_of, split_rows
 from hexpo.application.ports.store import RowStore
 from hexpo.application.ports.transfer import Digest, Send, Update
 from hexpo.domain.aggregate import Unit
 from hexpo.domain.batch import Sequences
-from hexpo.domain.errors import HexpoError, Unsupported, WrongBatch
+from hexpo.domain.errors import HexpoError, IllegalTransition, Unsupported, WrongBatch
 from hexpo.domain.estimators import Estimator
 from hexpo.domain.metrics import Metrics, merge
 from hexpo.domain.objective import Objective
@@ -61,6 +61,9 @@ class Worker:
     ) -> None:
         self._backend, self._group, self._store, self._send = backend, group, store, send
         self._abilities = backend.abilities
+        self._number, place = divmod(group.rank, self._abilities.team)
+        self._speaks = place == 0  # for its team
+        self._taken: Callable[[Path], dict[str, int]] | None = None
 
     def _agreed(self, make: Callable[[], _T], count: Callable[[_T], int]) -> tuple[_T, int] | None:
         """What `make` gives here, and the largest count; None if another rank refused.
@@ -79,7 +82,7 @@ class Worker:
         self, order: Order, names: frozenset[str], masks: tuple[str, ...], *, keep_groups: bool
     ) -> _Share | None:
         def make() -> tuple[list[list[int]], list[Part], Sequences]:
-            rows = order.of(self._group.rank)
+            rows = order.of(self._number)
             places = split_rows(
                 rows,
                 budget=self._abilities.micro_tokens,
@@ -136,18 +139,20 @@ class Worker:
                 own = by_row(found, part.sequences)
                 for place, piece in zip(share.places[number], own, strict=True):
                     pieces[place] = piece
-        empty = torch.zeros(0)
-        made = {
-            name: torch.cat([empty, *(piece[source] for piece in pieces)])
-            for name, source in columns.items()
-        }
-        written = self._agreed(lambda: self._store.extend(share.rows.ids, made), lambda _: 0)
+        whole = joined(pieces, asked)
+        made = {name: whole[source] for name, source in columns.items()}
+
+        def write() -> None:
+            if self._speaks:
+                self._store.extend(share.rows.ids, made)
+
+        written = self._agreed(write, lambda _: 0)
         return None if written is None else True
 
     def compute(self, packed: bytes) -> None:
         """Run a token estimator over all rows, here alone, and write its columns."""
         order = opened(packed)
-        rows, estimator = order.of(self._group.rank), order.what
+        rows, estimator = order.of(self._number), order.what
         columns = columns_of(self._store, rows, frozenset(estimator.needs.tokens) - {"owner"})
         columns["owner"] = torch.repeat_interleave(rows.lengths)
         self._store.extend(rows.ids, _estimated(estimator, columns, rows))
@@ -167,6 +172,17 @@ class Worker:
     def save(self, folder: str) -> dict[str, int]:
         """This rank's part; gives its files and their bytes."""
         return self._backend.save(Path(folder))
+
+    def snapshot(self) -> None:
+        """Take this rank's part as it is now, for `write`."""
+        self._taken = self._backend.snapshot()
+
+    def write(self, folder: str) -> dict[str, int]:
+        """Write what was taken; in a thread of its own. Gives its files and their bytes."""
+        if self._taken is None:
+            raise IllegalTransition("nothing was taken to be written: call snapshot first")
+        taken, self._taken = self._taken, None
+        return taken(Path(folder))
 
     def load(self, folder: str, progress: Progress) -> bool | None:
         """This rank's part. None: another rank could not."""

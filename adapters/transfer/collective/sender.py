@@ -56,8 +56,8 @@ class _Sending:
         packer = Packer(self._group.meeting.bucket, take=self._take, put=self._put, listing=LISTING)
         try:
             for name, tensor in whole(stream):
-                digester.add(name, tensor)
                 packer.add(name, tensor)
+                digester.add(name, tensor)  # behind the copy, which left it in the cache
             packer.flush()
         except BaseException:
             self._group.broadcast(self._group.words(FAILED, 0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -10,8 +10,7 @@ from uuid import uuid4
 import attrs
 
 from hexpo.adapters.transfer.collective.group import Meeting
-from hexpo.adapters.transfer.wire.driver import SendAndLoad, Sender
-from hexpo.application.ports.rollout import RolloutEngine
+from hexpo.adapters.transfer.wire.driver import Build
 
 
 @attrs.frozen(kw_only=True)
@@ -72,23 +71,5 @@ class _Rendezvous:
         self._store = None
 
 
-def build(
-    config: Config,
-    *,
-    training: Sender,
-    replicas: Mapping[str, RolloutEngine],
-    readers: Callable[[], Sequence[str]] | None = None,
-) -> SendAndLoad:
-    """A transfer by broadcast.
-
-    Args: training: sends, by the sender of this folder.
-        replicas: load, by its receivers; keys name them in errors.
-        readers: names that the receivers were built with; None: the keys of `replicas`.
-    """
-    return SendAndLoad(
-        _Rendezvous(config),
-        training=training,
-        replicas=replicas,
-        readers=readers,
-        bound_seconds=config.bound_seconds,
-    )
+build = Build(_Rendezvous)
+"""A transfer by broadcast."""

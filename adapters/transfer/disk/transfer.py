@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
 
-from hexpo.adapters.transfer.wire.driver import SendAndLoad, Sender
-from hexpo.application.ports.rollout import RolloutEngine
+from hexpo.adapters.transfer.wire.driver import Build
 
 
 @attrs.frozen(kw_only=True)
@@ -52,23 +51,5 @@ class _Rendezvous:
             self._own = None
 
 
-def build(
-    config: Config,
-    *,
-    training: Sender,
-    replicas: Mapping[str, RolloutEngine],
-    readers: Callable[[], Sequence[str]] | None = None,
-) -> SendAndLoad:
-    """A transfer through a folder.
-
-    Args: training: sends, by the sender of this folder.
-        replicas: load, by its receivers; keys name them in errors.
-        readers: not needed here.
-    """
-    return SendAndLoad(
-        _Rendezvous(config),
-        training=training,
-        replicas=replicas,
-        readers=readers,
-        bound_seconds=config.bound_seconds,
-    )
+build = Build(_Rendezvous)
+"""A transfer through a folder."""

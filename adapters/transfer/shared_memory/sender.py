@@ -56,8 +56,8 @@ class _Sending:
         digester = Digester()
         packer = Packer(self._ring.place.bucket, take=self._take, put=self._put, listing=HEAD - 8)
         for name, tensor in whole(stream):
-            digester.add(name, tensor)
             packer.add(name, tensor)
+            digester.add(name, tensor)  # behind the copy, which left it in the cache
         packer.flush()
         self._ring.end(self._written)
         return digester.digest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -13,8 +13,7 @@ from uuid import uuid4
 import attrs
 
 from hexpo.adapters.transfer.shared_memory.ring import Place, create, is_alive
-from hexpo.adapters.transfer.wire.driver import SendAndLoad, Sender
-from hexpo.application.ports.rollout import RolloutEngine
+from hexpo.adapters.transfer.wire.driver import Build
 
 _PREFIX = "hexpo-weights-"
 _SHARED = Path("/dev/shm")
@@ -89,23 +88,5 @@ def _remove_orphans(home: Path) -> None:
             shutil.rmtree(ring, ignore_errors=True)
 
 
-def build(
-    config: Config,
-    *,
-    training: Sender,
-    replicas: Mapping[str, RolloutEngine],
-    readers: Callable[[], Sequence[str]] | None = None,
-) -> SendAndLoad:
-    """A transfer on this node.
-
-    Args: training: sends, by the sender of this folder.
-        replicas: load, by its receivers; keys name them in errors.
-        readers: names that the receivers were built with; None: the keys of `replicas`.
-    """
-    return SendAndLoad(
-        _Rendezvous(config),
-        training=training,
-        replicas=replicas,
-        readers=readers,
-        bound_seconds=config.bound_seconds,
-    )
+build = Build(_Rendezvous)
+"""A transfer on this node."""

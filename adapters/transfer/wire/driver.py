@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
+
+import attrs
 
 from hexpo.adapters.transfer.wire.endings import is_consequence
 from hexpo.application.ports.rollout import RolloutEngine
@@ -121,6 +123,47 @@ class SendAndLoad:
                 f"version {version} did not arrive: {'; '.join(wrong)}; their weights cannot be"
                 " trusted"
             )
+
+
+class Bounded(Protocol):
+    """What every kind's settings have."""
+
+    @property
+    def bound_seconds(self) -> float:
+        """Longest transfer."""
+        ...
+
+
+Settings = TypeVar("Settings", bound=Bounded)
+
+
+@attrs.frozen
+class Build(Generic[Settings]):
+    """Makes the driver's part of one kind of transfer: its adapter's `build`."""
+
+    meet: Callable[[Settings], Rendezvous]
+
+    def __call__(
+        self,
+        config: Settings,
+        *,
+        training: Sender,
+        replicas: Mapping[str, RolloutEngine],
+        readers: Callable[[], Sequence[str]] | None = None,
+    ) -> SendAndLoad:
+        """A transfer.
+
+        Args: training: sends, by the sender of the adapter's folder.
+            replicas: load, by its receivers; keys name them in errors.
+            readers: names that the receivers were built with; None: the keys of `replicas`.
+        """
+        return SendAndLoad(
+            self.meet(config),
+            training=training,
+            replicas=replicas,
+            readers=readers,
+            bound_seconds=config.bound_seconds,
+        )
 
 
 async def _ended(tasks: Sequence[asyncio.Task[Any]], end: float) -> None:

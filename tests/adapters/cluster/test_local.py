@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from hexpo.adapters.cluster.local import Config, build
-from hexpo.adapters.cluster.local.endings import cause_of
 from hexpo.adapters.cluster.wire import ports
+from hexpo.adapters.cluster.wire.endings import cause_of
 from hexpo.application.ports.cluster import ProcessSpec, Resources
 
 ENTRIES = Path(__file__).parents[2] / "data" / "cluster"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hexpo.adapters.cluster.local import Config, build
 from hexpo.adapters.cluster.local.devices import Devices
 from hexpo.adapters.cluster.wire import room
 from hexpo.application.ports.cluster import ProcessSpec, Resources
@@ -88,3 +92,17 @@ def test_parts_that_are_too_small_are_no_whole_device() -> None:
     devices.take("c", 0.5)
     with pytest.raises(NotEnough, match="1 accelerators wanted, 0 with room"):
         devices.take("d", 1)
+
+
+def test_a_start_that_finds_only_parts_gives_back_what_it_took(tmp_path: Path) -> None:
+    """O1: a shortage leaves all free, also when it shows after the first device was taken."""
+    cluster = build(Config(accelerators=("0", "1"), cpus=8), folder=tmp_path)
+
+    async def main() -> None:
+        before = await cluster.resources()
+        with pytest.raises(NotEnough, match="with room"):  # 1.8 of 2 are wanted
+            await cluster.start([_wanted(name, Resources(accelerators=0.6)) for name in "abc"])
+        assert await cluster.resources() == before
+        await cluster.close()
+
+    asyncio.run(main())

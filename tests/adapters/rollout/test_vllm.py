@@ -14,10 +14,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from hexpo.adapters.models.policy import Precision
 from hexpo.adapters.rollout.vllm import Config, capabilities, environment, readers
+from hexpo.adapters.rollout.vllm.adapter import collected, write_folder
 from hexpo.adapters.rollout.vllm.answer import Answer, logprob_of
 from hexpo.adapters.rollout.vllm.arguments import engine_arguments
 from hexpo.adapters.rollout.vllm.building import build, model_folder
@@ -57,6 +58,21 @@ def test_further_arguments_pass_through_and_hexpo_s_own_stay() -> None:
     assert "use_tqdm_on_load" not in found  # an engine that lacks it is not asked
 
 
+def test_on_a_processor_the_cache_has_the_size_of_the_settings_and_no_prompt_is_cut() -> None:
+    """F5: vLLM dies there of a cut prompt; an accelerator's memory share is another setting."""
+    names = {*KNOWN, "enable_chunked_prefill"}
+    config = Config(cache_gib=0.25)
+    found = [
+        engine_arguments(
+            config, model=Path("m"), precision=Precision.BF16, known=names, on_processor=here
+        )
+        for here in (False, True)
+    ]
+    assert found[1]["kv_cache_memory_bytes"] == 2**28
+    assert found[1]["enable_chunked_prefill"] is False
+    assert {"kv_cache_memory_bytes", "enable_chunked_prefill"}.isdisjoint(found[0])
+
+
 def test_unknown_and_reserved_arguments_are_refused_at_once_with_the_nearest_name() -> None:
     """M2: nothing is accepted and then ignored."""
     wrong = Config(arguments={"kv_cache_dtpe": "fp8", "max_num_seqs": 3})
@@ -65,19 +81,25 @@ def test_unknown_and_reserved_arguments_are_refused_at_once_with_the_nearest_nam
 
 
 def test_variables_of_the_user_win(tmp_path: Path) -> None:
-    """Memory in whole GiB, as vLLM reads it; the thread runtime of the other environment."""
+    """The thread runtime of the other environment."""
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "libiomp5.so").touch()
-    found = environment(
-        Config(
-            cache_gib=0.3,
-            python=str(tmp_path / "bin" / "python"),
-            environment={"VLLM_LOGGING_LEVEL": "DEBUG"},
-        )
-    )
-    assert found["VLLM_CPU_KVCACHE_SPACE"] == "1"
+    python = str(tmp_path / "bin" / "python")
+    found = environment(Config(python=python, environment={"VLLM_LOGGING_LEVEL": "DEBUG"}))
     assert found["VLLM_LOGGING_LEVEL"] == "DEBUG"
     assert found["LD_PRELOAD"] == str(tmp_path / "lib" / "libiomp5.so")
+
+
+@pytest.mark.parametrize(("ranks", "is_set"), [(1, True), (2, False)])
+def test_one_rank_on_a_processor_runs_in_the_scheduler_s_process(
+    tmp_path: Path, ranks: int, is_set: bool
+) -> None:
+    """A start imports vLLM once less; the build for accelerators is left as it is."""
+    (tmp_path / "lib").mkdir()
+    config = Config(python=str(tmp_path / "bin" / "python"), tensor_parallel=ranks)
+    assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in environment(config)
+    (tmp_path / "lib" / "libiomp5.so").touch()
+    assert (environment(config).get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0") is is_set
 
 
 def test_every_rank_reads_for_itself() -> None:
@@ -246,6 +268,59 @@ def test_another_format_is_rewritten_and_a_folder_is_used_as_it_is(tmp_path: Pat
     """vLLM reads Hugging Face folders."""
     (tmp_path / "config.json").write_text("{}")
     assert model_folder(str(tmp_path), precision=Precision.BF16, scratch=Path("no")) == tmp_path
+
+
+Q_PROJ = "base_model.model.model.layers.0.self_attn.q_proj"
+
+
+def factors(rank: int = 4) -> dict[str, torch.Tensor]:
+    """Of one layer."""
+    return {
+        f"{Q_PROJ}.lora_A.weight": torch.randn(rank, 8),
+        f"{Q_PROJ}.lora_B.weight": torch.randn(8, rank),
+    }
+
+
+def test_an_adapter_s_folder_is_one_that_peft_reads(tmp_path: Path) -> None:
+    """O14: rank from the factors, alpha from the settings, targets from the names."""
+    peft = pytest.importorskip("peft")
+    weights = collected(iter(factors().items()), (), Digester())
+    write_folder(tmp_path, weights, alpha=8.0)
+    found = peft.LoraConfig.from_pretrained(str(tmp_path))
+    assert (found.r, found.lora_alpha, found.target_modules) == (4, 8.0, {"q_proj"})
+    assert set(load_file(tmp_path / "adapter_model.safetensors")) == set(weights)
+
+
+@pytest.mark.parametrize(
+    ("sent", "message"),
+    [
+        ({}, "no layer has one"),
+        ({"model.norm.weight": torch.ones(3)}, "model.norm.weight is no adapter's weight"),
+        ({f"{Q_PROJ}.lora_A.weight": torch.ones(4, 8)}, "1 adapter weights came now or before"),
+    ],
+)
+def test_an_update_that_brings_no_or_other_adapters_is_refused(
+    sent: dict[str, torch.Tensor], message: str
+) -> None:
+    """G4."""
+    with pytest.raises(EngineFailed, match=message):
+        collected(iter(sent.items()), factors(), Digester())
+
+
+def test_adapters_of_different_ranks_are_refused(tmp_path: Path) -> None:
+    """vLLM reads one rank for all."""
+    mixed = {**factors(4), "base_model.model.other.lora_A.weight": torch.ones(2, 8)}
+    with pytest.raises(EngineFailed, match=r"ranks \[2, 4\]"):
+        write_folder(tmp_path, mixed, alpha=8.0)
+
+
+def test_room_for_adapters_is_asked_for_where_they_come_by_themselves() -> None:
+    """vLLM has fixed sizes; weights come whole by default."""
+    found = arguments(Config(adapter_rank=12))
+    assert (found["enable_lora"], found["max_lora_rank"]) == (True, 16)
+    assert "enable_lora" not in arguments(Config())
+    assert capabilities(Config(adapter_rank=12)).adapters
+    assert not capabilities(Config()).adapters
 
 
 def test_vllm_s_errors_become_the_port_s_by_kind() -> None:

@@ -22,11 +22,19 @@ class FakeLLM:
         self.errored = False
         self.broken: Exception | None = None
         self.resets, self.calls = 0, list[tuple[str, tuple[Any, ...]]]()
+        self.named = list[Any]()
 
     async def generate(
-        self, prompt: Mapping[str, Any], params: Any, request_id: str, *, priority: int = 0
+        self,
+        prompt: Mapping[str, Any],
+        params: Any,
+        request_id: str,
+        *,
+        priority: int = 0,
+        lora_request: Any = None,
     ) -> AsyncIterator[Any]:
         assert not self._paused, "the adapter's gate lets nothing in during a pause"
+        self.named.append(lora_request)
         await self._slot(priority)
         try:
             ids = list(prompt["prompt_token_ids"])
@@ -64,6 +72,14 @@ class FakeLLM:
     async def collective_rpc(self, method: str, *, args: tuple[Any, ...]) -> list[Any]:
         self.calls.append((method, args))
         return [(1, 4, "sum")]
+
+    async def sleep(self, *, level: int, mode: str) -> None:
+        self.calls.append(("sleep", (level,)))
+        self._paused = True
+
+    async def wake_up(self, *, tags: Sequence[str]) -> None:
+        self.calls.append(("wake_up", tuple(tags)))
+        self._paused = "kv_cache" not in tags  # as vLLM: whole again, it serves
 
     def shutdown(self) -> None:
         self.errored = True

@@ -132,6 +132,19 @@ def test_requests_of_a_session_share_a_replica_and_others_take_the_idlest() -> N
     assert run(play()) == pytest.approx([6.0, 6.0, 8.0, 8.0])
 
 
+def test_a_session_moves_on_from_a_replica_that_has_too_much_more_to_do() -> None:
+    """Eight answers to one prompt on two replicas: one more than the slack on the first, then the
+    other's turn. Together they would take 8 * (0.5 + 8 * 0.25) = 20 s."""
+
+    async def play(slack: int) -> float:
+        engine = fleet([8] * 8, replicas=2, slack=slack, speed=attrs.evolve(SPEED, slots=8))
+        requests = [asked(n, session="one") for n in range(8)]
+        return max(ended for ended, _ in await timed(engine, requests))
+
+    assert run(play(8)) == pytest.approx(20.0)
+    assert run(play(1)) == pytest.approx(8 * 1.5)
+
+
 async def _updated(
     mode: PauseMode, *, at: float, length: int = 8, load_seconds: float = 3.0, **options: Any
 ) -> tuple[float, Generation, float]:

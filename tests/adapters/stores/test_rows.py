@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from hexpo.adapters.stores import mapped
+from hexpo.adapters.stores.mapped.spares import Spares
 from hexpo.domain.batch import Batch, Sequences
 from hexpo.domain.errors import WrongBatch
 
@@ -92,3 +93,33 @@ def test_a_store_pickles_to_its_name_whatever_it_holds(tmp_path: Path) -> None:
     store.put(batch(list(range(100)), [1000] * 100))
     assert len(pickle.dumps(store)) == before
     store.close()
+
+
+def test_memory_of_dropped_rows_is_written_over(tmp_path: Path) -> None:
+    """X4, I2: the same file holds the next rows, another process reads those, and no more is kept
+    than was allowed; a file that is still warm stays."""
+    store = mapped.build(mapped.Config(folder=str(tmp_path), spare_bytes=2_500_000))
+    store._spares = Spares(store.folder, most_bytes=2_500_000, cool_seconds=0)
+    other = pickle.loads(pickle.dumps(store))
+    store.put(batch([1], [100_000]))
+    assert other.get(ids(1), ["token"])["token"][-1] == 99_999
+    (first,) = store.folder.glob("*.rows")
+    inode = first.stat().st_ino
+    store.drop(ids(1))
+    store.put(batch([2], [90_000], first=7))
+    (second,) = store.folder.glob("*.rows")
+    assert second.stat().st_ino == inode
+    for each in (store, other):
+        assert torch.equal(each.get(ids(2), ["token"])["token"], torch.arange(7, 90_007))
+        with pytest.raises(WrongBatch, match="1"):
+            each.get(ids(1), ["token"])
+    for row in range(10, 15):
+        store.put(batch([row], [100_000]))
+    store.drop(ids(*range(10, 15)))
+    assert sum(file.stat().st_size for file in store.folder.glob("*.spare")) <= 2_500_000
+    assert len(list(store.folder.glob("*.spare"))) == 3
+    store._spares = Spares(store.folder, most_bytes=2_500_000)
+    store.put(batch([20], [100_000]))
+    assert len(list(store.folder.glob("*.spare"))) == 3
+    store.close()
+    assert list(tmp_path.iterdir()) == []

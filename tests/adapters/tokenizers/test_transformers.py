@@ -84,3 +84,64 @@ def test_a_folder_without_tokenizer_is_an_error(tmp_path: Path) -> None:
         build(reference=str(tmp_path))
     with pytest.raises(MissingExtra, match="pip install"):
         build(reference="package:nothing_here")
+
+
+O11_WORDS = ["a", "b", "ab", "<user>", "<assistant>", "</s>", "<nl>"]
+
+
+def _dialogues(folder: Path, template: str) -> TransformersTokenizer:
+    """The tokenizer of O11, words for letters: ids count from 0 in the order of `O11_WORDS`."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    raw = Tokenizer(models.WordLevel({w: i for i, w in enumerate(O11_WORDS)}, unk_token="a"))
+    raw.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    made = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="</s>")
+    made.chat_template = template
+    made.save_pretrained(str(folder))
+    (folder / "config.json").write_text('{"model_type": "llama", "eos_token_id": 5}')
+    return build(reference=str(folder))
+
+
+_O11 = (
+    "{% for m in messages %}<{{ m['role'] }}> {{ m['content'] }} </s> <nl> {% endfor %}"
+    "{% if add_generation_prompt %}<assistant> {% endif %}"
+)
+_DIALOGUE = [
+    Message("user", "a"),
+    Message("assistant", "b"),
+    Message("user", "ab"),
+    Message("assistant", "a"),
+]
+
+
+def test_answers_are_the_assistants_turns_with_their_end_tokens(tmp_path: Path) -> None:
+    """O11, D7: what the template puts after an end token is nobody's answer."""
+    rendered = _dialogues(tmp_path, _O11).render_answers(_DIALOGUE)
+    assert rendered.ids == (3, 0, 5, 6, 4, 1, 5, 6, 3, 2, 5, 6, 4, 0, 5, 6)
+    assert [place for place, one in enumerate(rendered.answered) if one] == [5, 6, 13, 14]
+
+
+def test_a_given_answer_follows_the_ids_that_an_engine_gets(tmp_path: Path) -> None:
+    """E1: what stands before it is what `render` gives."""
+    tokenizer = _dialogues(tmp_path, _O11)
+    for length in (2, 4):
+        rendered = tokenizer.render_answers(_DIALOGUE[:length])
+        asked = tokenizer.render(_DIALOGUE[: length - 1])
+        assert rendered.ids[: len(asked)] == asked
+        assert rendered.answered[len(asked)]
+
+
+def test_a_template_that_rewrites_what_was_said_is_refused(tmp_path: Path) -> None:
+    """D8: a conversation whose answers change when more follows cannot be learnt as one row."""
+    last_only = _O11.replace("{{ m['content'] }}", "{{ m['content'] if loop.last else 'ab' }}")
+    tokenizer = _dialogues(tmp_path, last_only)
+    with pytest.raises(ModelError, match="otherwise when more follows"):
+        tokenizer.render_answers(_DIALOGUE)
+
+
+def test_an_answer_without_an_end_is_refused(tmp_path: Path) -> None:
+    """D7: a model that learns it would never stop."""
+    tokenizer = _dialogues(tmp_path, _O11.replace("</s> ", ""))
+    with pytest.raises(ModelError, match="none of the stop ids"):
+        tokenizer.render_answers(_DIALOGUE[:2])

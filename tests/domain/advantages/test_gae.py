@@ -211,6 +211,13 @@ def test_a_later_reward_reaches_actions_before_a_tool_call() -> None:
     assert padded == [0.5, 0, 0, 1, 0, 0]
 
 
+def test_the_only_token_of_a_step_gets_its_reward() -> None:
+    """B6: one token is not none."""
+    assert _reward_to_go([1], [3]) == [3]
+    assert _reward_to_go([0], [3]) == [0]
+    assert _reward_to_go([], []) == []
+
+
 def test_meaningless_settings_and_columns_are_refused() -> None:
     """M4."""
     batch = _example()

@@ -74,6 +74,8 @@ def test_one_hopeless_token_vetoes_its_row() -> None:
     }
     assert veto(**columns).tolist() == [False, False, True, True]
     assert veto(**columns, bound=math.exp(-12.0)).all()
+    agreed = columns | {"old_T": columns["behaviour_T"]}
+    assert veto(**agreed, bound=1.0).all()  # a ratio that is the bound is not below it
 
 
 @pytest.mark.parametrize(

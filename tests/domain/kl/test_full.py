@@ -39,7 +39,9 @@ def test_a_top_k_bounds_the_divergence_from_below(
     exact = full(policy_logprobs_T=policy, reference_logprobs_T=reference)
     kept = torch.randperm(size, generator=torch.Generator().manual_seed(seed))
     kept = kept[: data.draw(st.integers(1, size))]
-    coarse = full_top_k(policy_logprobs_T=policy[:, kept], reference_logprobs_T=reference[:, kept])
+    coarse = full_top_k(
+        policy_reference_topk_T=policy[:, kept], reference_topk_T=reference[:, kept]
+    )
     assert bool((coarse >= -1e-9).all())
     assert bool((coarse <= exact + 1e-9).all())
     if len(kept) == size:
@@ -56,7 +58,7 @@ def test_equal_distributions_have_none() -> None:
     zero = torch.zeros(3, dtype=torch.float64)
     assert torch.equal(full(policy_logprobs_T=policy, reference_logprobs_T=policy), zero)
     top = policy[:, :2]
-    assert_close(full_top_k(policy_logprobs_T=top, reference_logprobs_T=top), zero)
+    assert_close(full_top_k(policy_reference_topk_T=top, reference_topk_T=top), zero)
 
 
 def test_a_token_that_the_policy_never_takes_adds_nothing() -> None:

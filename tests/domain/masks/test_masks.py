@@ -125,7 +125,7 @@ def test_the_off_policy_gate_drops_bad_rows_that_became_unlikely() -> None:
 
 @given(split_batches(), st.integers(0, 99))
 def test_a_mask_narrows_tokens_and_counts_together(case: object, seed: int) -> None:
-    """A2: numerator and denominator use the same tokens."""
+    """A2, C6: numerator and denominator use the same tokens."""
     batch: Batch = case.batch  # type: ignore[attr-defined]
     tokens = int(batch.tokens.shape[0])
     keep_T = torch.rand(tokens, generator=torch.Generator().manual_seed(seed)) < 0.5

@@ -11,8 +11,16 @@ from torch import Tensor
 
 from hexpo.domain.errors import WrongColumn, WrongValue
 from hexpo.domain.preference.catalogue import PREFERENCES
-from hexpo.domain.preference.kto import kto, reference_point
-from hexpo.domain.preference.losses import bradley_terry, dpo, ipo, orpo, pair_measures, simpo
+from hexpo.domain.preference.kto import kto, kto_measures, reference_point
+from hexpo.domain.preference.losses import (
+    bradley_terry,
+    dpo,
+    ipo,
+    orpo,
+    pair_measures,
+    score_measures,
+    simpo,
+)
 from hexpo.domain.preference.pairs import split_pairs
 
 # Rows: chosen of pair 7, chosen of pair 4, rejected of pair 7, rejected of pair 4.
@@ -187,3 +195,18 @@ def test_ipos_margin_shrinks_as_beta_grows() -> None:
     for beta, margin in ((0.1, 5.0), (2.0, 0.25)):
         terms_P = ipo(**BOTH, **ROWS, beta=beta)
         assert terms_P.tolist() == pytest.approx([margin**2, (0.25 - margin) ** 2], rel=1e-5)
+
+
+def test_a_reward_models_accuracy_counts_a_tie_half() -> None:
+    """A fresh head gives 0 everywhere: it is right by chance."""
+    scores_T = torch.tensor([9.0, 1.0, 2.0, 9.0, 9.0, 0.5, 2.0])
+    measured = score_measures(prediction_T=scores_T, owner_T=OWNER_T, **ROWS)
+    assert measured["chosen"].tolist() == [2.0, 1.0]
+    assert measured["rejected"].tolist() == [2.0, 0.5]
+    assert measured["accuracy"].tolist() == [0.5, 1.0]
+
+
+def test_a_gain_is_in_the_direction_that_was_wished() -> None:
+    """KTO: a bad row gains as its log-ratio falls."""
+    measured = kto_measures(**BOTH, chosen_S=ROWS["chosen_S"])
+    assert measured["gain"].tolist() == pytest.approx([0.3, 0.2, 0.3, -0.2], abs=1e-6)

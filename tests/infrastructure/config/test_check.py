@@ -181,11 +181,43 @@ def test_what_an_engine_cannot_do_is_refused(resolve: Load) -> None:
         "asynchrony.max_staleness=1",
         "asynchrony.on_update=keep",
         "rollout.sampling.stop_texts=[END]",
+        "training.options.sent=adapters",
     ).config
     able = RolloutCapabilities(pause_modes=frozenset({PauseMode.DRAIN}))
     message = {problem.key: problem.message for problem in rollout_problems(config, able)}
     assert "it can drain" in message["asynchrony.on_update"]
     assert "live weights" in message["asynchrony.max_staleness"]
     assert "rollout.sampling.stop_texts" in message
-    all_of_it = RolloutCapabilities(pause_modes=frozenset(PauseMode), stop_texts=True, overlap=True)
+    assert "takes whole weights; use merged" in message["training.options.sent"]
+    all_of_it = RolloutCapabilities(
+        pause_modes=frozenset(PauseMode), stop_texts=True, overlap=True, adapters=True
+    )
     assert list(rollout_problems(config, all_of_it)) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key", "says"),
+    [
+        ((), "rollout.options.adapter_rank", "the trainer sends whole weights"),
+        (
+            ("training.options.sent=adapters", "training.options.lora.rank=32"),
+            "rollout.options.adapter_rank",
+            "the trainer's have the rank 32",
+        ),
+        (
+            ("training.options.sent=adapters", "training.options.lora.alpha=8"),
+            "rollout.options.adapter_alpha",
+            "the trainer's lora.alpha is 8",
+        ),
+    ],
+)
+def test_adapters_that_travel_alone_are_scaled_alike_on_both_sides(
+    resolve: Load, overrides: tuple[str, ...], key: str, says: str
+) -> None:
+    """G5: alpha does not travel; another one would be another policy."""
+    served = ("rollout.engine=vllm", "rollout.options={python: python, adapter_rank: 16}")
+    sound = found(
+        resolve, *served, "training.options.sent=adapters", "training.options.lora={rank: 16}"
+    )
+    assert not [name for name in sound if "adapter" in name or "sent" in name]
+    assert says in found(resolve, *served, *overrides)[key]

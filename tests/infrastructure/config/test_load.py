@@ -118,7 +118,7 @@ def test_what_has_no_default_must_be_given() -> None:
     """M3: each missing key is named, all at once."""
     with pytest.raises(ConfigurationError) as caught:
         load({})
-    for key in ("model.path", "data.train.kind", "reward.kind"):
+    for key in ("model.path", "data.train.kind"):
         assert f"{key}: is missing" in str(caught.value)
 
 

@@ -77,6 +77,38 @@ def test_one_version_of_staleness_hides_the_shorter_side() -> None:
     assert seen.step_seconds >= seen.floors.highest - 1e-9
 
 
+def test_on_shared_devices_a_switch_costs_its_time_once_a_step() -> None:
+    """On-policy, generation, training and switch follow each other."""
+    shared = attrs.evolve(COSTS, load_seconds=0.0, switch_seconds=6.0)
+    seen = forecast(EQUAL, shared, Choice(), steps=3, warmup=1)
+    assert seen.step_seconds == pytest.approx(GENERATION + TRAINING + 6.0)
+
+
+def test_shared_devices_that_generate_ahead_switch_less_when_it_costs_more() -> None:
+    """The rule lets more groups finish a cycle than a batch has, and no token is over age."""
+    work = attrs.evolve(
+        EQUAL, lengths=Lengths(quantile=LogNormal(median=20, spread=0.7), longest=64)
+    )
+    chosen = Choice(max_staleness=2.0, order=Order.COMPLETION)
+    always = attrs.evolve(chosen, rule=lambda cycle: cycle.finished >= cycle.wanted)
+    for choice in (chosen, always):
+        shared = attrs.evolve(COSTS, switch_seconds=1.0)
+        seen = forecast(work, shared, choice, steps=6, warmup=3)
+        assert seen.age_max <= 2
+        assert seen.step_seconds >= seen.training_seconds + 1.0
+
+
+def test_what_is_too_old_is_trained_only_where_nothing_is_dropped() -> None:
+    """F1 holds by dropping; a comparison with systems that do not drop shows their ages."""
+    lengths = Lengths(quantile=LogNormal(median=20, spread=1.5), longest=400)
+    work = attrs.evolve(EQUAL, lengths=lengths)
+    chosen = Choice(max_staleness=0.5, order=Order.COMPLETION)
+    bound = forecast(work, COSTS, chosen, steps=12, warmup=2)
+    free = forecast(work, COSTS, attrs.evolve(chosen, drops_stale=False), steps=12, warmup=2)
+    assert (bound.age_max, bound.dropped > 0) == (1, True)
+    assert (free.age_max > 1, free.dropped) == (True, 0.0)
+
+
 def test_a_forecast_is_repeated_by_its_seed() -> None:
     """O3: nothing but the seed decides."""
     work = attrs.evolve(

@@ -197,5 +197,5 @@ def test_a_frozen_model_gives_the_log_probs_that_an_engine_gives() -> None:
     stored = store.get(rows.ids, ("old", "teacher"))
     assert_close(stored["teacher"], stored["old"], rtol=1e-5, atol=1e-5)
     assert not any(parameter.requires_grad for parameter in asked.module.parameters())
-    with pytest.raises(Unsupported, match="makes the column 'teacher'"):
+    with pytest.raises(Unsupported, match="makes teacher, teacher_topk"):
         run(scorer.score(rows, ("old",)))
