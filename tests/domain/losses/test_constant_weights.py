@@ -12,7 +12,7 @@ from hexpo.domain.losses.covariance import clip_cov, clip_cov_measures, kl_cov, 
 from hexpo.domain.losses.dppo import dppo_kl, dppo_tv
 from hexpo.domain.losses.entropy import entropy
 from hexpo.domain.losses.reinforce import aipo, aipo_measures, cispo, reinforce
-from hexpo.domain.losses.sapo import sapo
+from hexpo.domain.losses.sapo import sapo, sapo_measures
 from hexpo.domain.losses.supervised import mtp, nll, observation_nll
 from hexpo.domain.losses.value import value, value_measures
 
@@ -186,3 +186,14 @@ def test_covariance_losses_measure_ratio_kl_and_the_chosen(measures: Any) -> Non
     assert found["approximate_kl"].tolist() == [-0.5, 0.25]
     assert found["ratio"].tolist() == pytest.approx([math.exp(0.5), math.exp(-0.25)])
     assert found["covariant_share"].tolist() == [0.0, 1.0]
+
+
+def test_sapo_measures_the_ratio_and_how_far_the_policy_moved_away() -> None:
+    """rho = exp(l - l_old); KL(old || policy) by k1 is l_old - l."""
+    measured = sapo_measures(
+        policy_T=torch.tensor([-1.0, -2.0]),
+        old_T=torch.tensor([-1.5, -1.0]),
+        advantage_T=torch.tensor([1.0, -1.0]),
+    )
+    torch.testing.assert_close(measured["ratio"], torch.tensor([0.5, -1.0]).exp())
+    torch.testing.assert_close(measured["approximate_kl"], torch.tensor([-0.5, 1.0]))
