@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-SCHEDULES = 10_000
+SCHEDULES = 13_500
+"""Seeds; a quarter of them have several replicas and are played elsewhere."""
 PART = 250
-"""Schedules of one test, so that each stays under its time limit."""
+"""Seeds of one test, so that each stays under its time limit."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -14,7 +15,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--schedules",
         type=int,
         default=SCHEDULES,
-        help=f"seeded schedules and faults that the explorer plays; {SCHEDULES} by default",
+        help=f"seeds of schedules and faults that the explorer plays; {SCHEDULES} by default",
     )
 
 
