@@ -97,13 +97,26 @@ async def save(
     Args: taken: called when all engines have been read: training may go on.
     """
     async with store.write(progress.step) as folder:
-        for role, engine in learner.engines.items():
-            await engine.save(folder / part_of(role))
-        taken()
-        for engine in learner.engines.values():
-            await engine.saved()
+        await save_engines(learner, folder, taken=taken)
         text = json.dumps(_CONVERTER.unstructure(progress), indent=1)
         await asyncio.to_thread((folder / LOOP).write_text, text)
+
+
+async def save_engines(
+    learner: Learner, folder: Path, *, taken: Callable[[], object] = lambda: None
+) -> None:
+    """Write every engine's part; returns when all of it lies there. See `save` for `taken`."""
+    for role, engine in learner.engines.items():
+        await engine.save(folder / part_of(role))
+    taken()
+    for engine in learner.engines.values():
+        await engine.saved()
+
+
+async def load_engines(learner: Learner, folder: Path) -> None:
+    """Restore every engine from its part."""
+    for role, engine in learner.engines.items():
+        await engine.load(folder / part_of(role))
 
 
 def part_of(role: str) -> str:
@@ -123,8 +136,7 @@ async def restore(
         return None
     progress = read_progress(checkpoint.folder)
     _require_same_run(progress, rollouts, checkpoint.folder)
-    for role, engine in learner.engines.items():
-        await engine.load(checkpoint.folder / part_of(role))
+    await load_engines(learner, checkpoint.folder)
     learner.moving = learner.moving.resumed(progress.moving)
     if rollouts.curriculum is not None:
         rollouts.curriculum.restore(progress.rates)

@@ -9,7 +9,7 @@ from pathlib import Path
 import attrs
 import cattrs
 
-from hexpo.application.checkpointing import LOOP, part_of
+from hexpo.application.checkpointing import LOOP, load_engines, save_engines
 from hexpo.application.learning import Learner
 from hexpo.application.ports.checkpoints import CheckpointStore
 from hexpo.application.ports.prompts import Position
@@ -37,11 +37,7 @@ class FitProgress:
 async def save(store: CheckpointStore, progress: FitProgress, *, learner: Learner) -> None:
     """Write a checkpoint, whole or not at all. Raises CheckpointError (full disk, ...)."""
     async with store.write(progress.step) as folder:
-        for role, engine in learner.engines.items():
-            await engine.save(folder / part_of(role))
-        for engine in learner.engines.values():
-            await engine.saved()
-            await engine.saved()
+        await save_engines(learner, folder)
         text = json.dumps(cattrs.unstructure(progress), indent=1)
         await asyncio.to_thread((folder / PROGRESS).write_text, text)
 
@@ -63,8 +59,7 @@ async def restore(
             f" ({progress.source}, now {present.source}): its place in the data means nothing"
             " here. Restore them, or start a new run from its exported model"
         )
-    for role, engine in learner.engines.items():
-        await engine.load(checkpoint.folder / part_of(role))
+    await load_engines(learner, checkpoint.folder)
     return progress
 
 
