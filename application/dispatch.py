@@ -11,8 +11,12 @@ from hexpo.application.membership import Member, Running
 from hexpo.application.pieces import Pieces
 from hexpo.application.ports.rollout import Chunk, Generation, Request
 from hexpo.application.routing import SLACK, LeastLoaded
+from hexpo.application.soundness import flaw_of_piece
 from hexpo.domain.errors import EngineFailed
 from hexpo.domain.trajectory import StopReason
+
+NONSENSE = 3
+"""Answers in a row that can be none, after which a replica is not asked any more."""
 
 
 @attrs.define(eq=False)
@@ -25,15 +29,21 @@ class _Session:
 class Desk:
     """Members that answer the same requests: requests of one session go to one of them while it
     has little more to do than the least loaded, others to that one. A request whose replica is
-    fenced goes on at another one, behind what it has.
+    fenced goes on at another one, behind what it has. A single bad answer is its sample's failure;
+    a member that gives nothing else is at fault itself.
     """
 
     def __init__(
-        self, *, on_death: Callable[[Member, EngineFailed], None], slack: int = SLACK
+        self,
+        *,
+        on_death: Callable[[Member, EngineFailed], None],
+        slack: int = SLACK,
+        vocabulary: int | None = None,
     ) -> None:
         """Args: on_death: a member's engine failed; it is to be fenced. slack: requests that a
-        session's member may have more than the least loaded before the session moves on."""
-        self._on_death, self._slack = on_death, slack
+        session's member may have more than the least loaded before the session moves on.
+        vocabulary: ids from there on are no answer; None: any may be."""
+        self._on_death, self._slack, self._vocabulary = on_death, slack, vocabulary
         self._members: LeastLoaded[Member] = LeastLoaded()
         self._sessions: dict[str, _Session] = {}
         self._changed = asyncio.Event()
@@ -73,6 +83,7 @@ class Desk:
             member = await self._next(request.session)
             piece = await self._ask(member, rest)
             if piece is not None:
+                self._judge(member, piece)
                 pieces.add(piece)
                 if not (member.is_fenced and piece.stop is StopReason.ABORTED):
                     return pieces.whole()
@@ -107,6 +118,13 @@ class Desk:
             return None
         finally:
             self._end(member, running, request.session)
+
+    def _judge(self, member: Member, piece: Generation) -> None:
+        flaw = flaw_of_piece(piece, vocabulary=self._vocabulary)
+        member.nonsense = 0 if flaw is None else member.nonsense + 1
+        if member.nonsense == NONSENSE:
+            what = f"{NONSENSE} answers in a row can be none; of the last one: {flaw}"
+            self._on_death(member, EngineFailed(f"{member.name} talks nonsense: {what}"))
 
     async def _next(self, session: str) -> Member:
         self.waiting += 1

@@ -61,6 +61,8 @@ class Member:
         self.name, self.engine = name, engine
         self.standing = Standing.SERVING
         self.running: dict[Running, None] = {}
+        self.nonsense = 0
+        """Its last answers, in a row, that can be none."""
         self.idle = asyncio.Event()
         self.idle.set()
         self._looked: float | None = None

@@ -1,8 +1,7 @@
 """Several rollout engines behind one port: routing, fencing, leases.
 
-Whoever fails, is late, or reports another version or other weights than its peers is *fenced*: it
-gets no request and no update any more, and what runs in it goes on elsewhere. The run goes on
-while enough replicas live.
+Whoever fails, is late, talks nonsense, or reports another version or other weights than its peers
+is *fenced*: it gets no request and no update any more, and what runs in it goes on elsewhere.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import attrs
@@ -62,10 +62,12 @@ class Replicas:
         *,
         readers: Mapping[str, Sequence[str]] | None = None,
         is_consequence: Callable[[BaseException], bool] = never,
+        vocabulary: int | None = None,
     ) -> None:
         """Args: engines: by the name that logs and errors give them.
         readers: names of each replica's receivers; its own name where none are given.
         is_consequence: tells errors of a load that were another's fault: they fence nobody.
+        vocabulary: whoever answers again and again with ids from there on is fenced.
 
         Raises: WrongValue: there is none.
         """
@@ -73,7 +75,8 @@ class Replicas:
             raise WrongValue("replicas need at least one rollout engine")
         self._settings, self._of = settings, readers or {}
         self._members = {name: Member(name, engine) for name, engine in engines.items()}
-        self._desk = Desk(on_death=self._fence)
+        self._open_desk = partial(Desk, on_death=self._fence, vocabulary=vocabulary)
+        self._desk = self._open_desk()
         self._leases: set[Desk] = set()
         self._fenced: dict[str, BaseException] = {}
         self._fan = Fan(fence=self._fence, is_consequence=is_consequence)
@@ -160,7 +163,7 @@ class Replicas:
                     " stays with training"
                 )
             members = self._desk.idlest(count)
-            desk = Desk(on_death=self._fence)
+            desk = self._open_desk()
             self._leases.add(desk)
             for member in members:
                 member.standing = Standing.LEASED

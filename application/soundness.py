@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from hexpo.application.ports.rollout import Generation
 from hexpo.domain.trajectory import StopReason, Trajectory
 
 
@@ -22,10 +23,28 @@ def flaw_of(row: Trajectory, *, vocabulary: int | None = None) -> str | None:
     sampled = row.tokens[row.action]
     if not sampled.numel():
         return None
-    lowest, highest = (int(value) for value in torch.aminmax(sampled))
-    if lowest < 0 or (vocabulary is not None and highest >= vocabulary):
-        bound = "no negative ids" if vocabulary is None else f"{vocabulary} ids"
-        return f"it has ids from {lowest} to {highest}, and there are {bound}"
+    flaw = _strange_ids(sampled, vocabulary)
+    if flaw is not None:
+        return flaw
     if int(row.version[row.action].min()) < 0:
         return "it has tokens of no version"
     return None
+
+
+def flaw_of_piece(piece: Generation, *, vocabulary: int | None = None) -> str | None:
+    """What is wrong with what an engine gave, or None; a piece may be cut, and may be empty.
+
+    Args: vocabulary: ids from there on are none; None: not known.
+    """
+    shapes = [tuple(one.shape) for one in (piece.tokens, piece.logprobs)]
+    if len(set(shapes)) > 1 or len(shapes[0]) != 1:
+        return f"tokens and log-probs have different lengths: {shapes}"
+    return _strange_ids(piece.tokens, vocabulary) if piece.tokens.numel() else None
+
+
+def _strange_ids(tokens: torch.Tensor, vocabulary: int | None) -> str | None:
+    lowest, highest = (int(value) for value in torch.aminmax(tokens))
+    if lowest >= 0 and (vocabulary is None or highest < vocabulary):
+        return None
+    bound = "no negative ids" if vocabulary is None else f"{vocabulary} ids"
+    return f"it has ids from {lowest} to {highest}, and there are {bound}"

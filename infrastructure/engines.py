@@ -52,7 +52,9 @@ def make_rollout(
     Args: policy: makes or gives the trainer's own; not called where engines have copies.
     """
     if replicas:
-        return opened.keep(as_one(replicas, catch_up=config.evaluation.beside))
+        return opened.keep(
+            as_one(replicas, tokenizer.vocabulary, catch_up=config.evaluation.beside)
+        )
     rollout: RolloutEngine = make(
         "rollout",
         config.rollout.engine,
@@ -63,13 +65,16 @@ def make_rollout(
     return opened.keep(rollout)
 
 
-def as_one(replicas: Mapping[str, RemoteRollout], *, catch_up: bool = False) -> RolloutEngine:
-    """Several engines behind one port. Args: catch_up: see `ReplicaSettings`."""
+def as_one(
+    replicas: Mapping[str, RemoteRollout], vocabulary: int, *, catch_up: bool = False
+) -> RolloutEngine:
+    """Several engines behind one port. Args: vocabulary: ids. catch_up: see `ReplicaSettings`."""
     return Replicas(
         replicas,
         ReplicaSettings(catch_up=catch_up),
         readers={name: replica.readers for name, replica in replicas.items()},
         is_consequence=is_consequence,
+        vocabulary=vocabulary,
     )
 
 

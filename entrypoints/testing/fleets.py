@@ -36,7 +36,8 @@ class WatchedReplicas(Replicas):
     """Notes each promise that is not kept; an error would count as a sample's."""
 
     def __init__(self, scenario: Scenario, engines: Mapping[str, MortalReplica]) -> None:
-        super().__init__(engines, settings_of(scenario))
+        vocabulary = min(engine.settings.vocabulary for engine in engines.values())
+        super().__init__(engines, settings_of(scenario), vocabulary=vocabulary)
         self._scenario = scenario
         self._engines = dict(engines)
         self.broken: list[str] = []
