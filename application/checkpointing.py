@@ -9,7 +9,6 @@ same random numbers.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from hexpo.application.export import ENGINE
 from hexpo.application.learning import POLICY, Learner
 from hexpo.application.ports.checkpoints import CheckpointStore
 from hexpo.application.ports.prompts import Position
+from hexpo.application.progress import read_progress, write_progress
 from hexpo.application.rollouts import InFlight, Rollouts
 from hexpo.domain.errors import CheckpointError
 from hexpo.domain.moving import STILL, Moving
@@ -82,7 +82,8 @@ def _mask(value: str | int, _: type[int]) -> int:
     return value if isinstance(value, int) else int(value, 16)
 
 
-_CONVERTER = _converter()
+CONVERTER = _converter()
+"""Between `Progress` and what its file says."""
 
 
 async def save(
@@ -98,8 +99,7 @@ async def save(
     """
     async with store.write(progress.step) as folder:
         await save_engines(learner, folder, taken=taken)
-        text = json.dumps(_CONVERTER.unstructure(progress), indent=1)
-        await asyncio.to_thread((folder / LOOP).write_text, text)
+        await asyncio.to_thread(write_progress, folder / LOOP, progress, converter=CONVERTER)
 
 
 async def save_engines(
@@ -134,7 +134,8 @@ async def restore(
     checkpoint = await store.latest()
     if checkpoint is None:
         return None
-    progress = read_progress(checkpoint.folder)
+    file = checkpoint.folder / LOOP
+    progress = read_progress(file, Progress, known=FORMAT, converter=CONVERTER)
     _require_same_run(progress, rollouts, checkpoint.folder)
     await load_engines(learner, checkpoint.folder)
     learner.moving = learner.moving.resumed(progress.moving)
@@ -158,22 +159,3 @@ def _require_same_run(progress: Progress, rollouts: Rollouts, folder: Path) -> N
             " flight cannot be accounted for. Restore prompts per step, max_staleness and order,"
             " or start a new run from its exported model"
         )
-
-
-def read_progress(folder: Path) -> Progress:
-    """The loop's part of a checkpoint. Raises CheckpointError where it is missing or unreadable."""
-    path = folder / LOOP
-    try:
-        data = json.loads(path.read_text())
-        progress = _CONVERTER.structure(data, Progress)
-    except (OSError, ValueError, cattrs.BaseValidationError) as error:
-        raise CheckpointError(
-            f"{path} is missing or damaged ({error}); delete this checkpoint to resume from the"
-            " one before it"
-        ) from error
-    if progress.format != FORMAT:
-        raise CheckpointError(
-            f"{path} has format {progress.format}, this hexpo reads {FORMAT}; resume it with the"
-            " version that wrote it"
-        )
-    return progress

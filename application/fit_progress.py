@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 
 import attrs
@@ -13,6 +12,7 @@ from hexpo.application.checkpointing import LOOP, load_engines, save_engines
 from hexpo.application.learning import Learner
 from hexpo.application.ports.checkpoints import CheckpointStore
 from hexpo.application.ports.prompts import Position
+from hexpo.application.progress import read_progress, write_progress
 from hexpo.domain.errors import CheckpointError
 
 PROGRESS = "fit.json"
@@ -20,6 +20,9 @@ PROGRESS = "fit.json"
 
 FORMAT = 1
 """Raised when a field changes its meaning; another format is refused."""
+
+CONVERTER = cattrs.Converter()
+"""Between `FitProgress` and what its file says."""
 
 
 @attrs.frozen(kw_only=True)
@@ -38,8 +41,7 @@ async def save(store: CheckpointStore, progress: FitProgress, *, learner: Learne
     """Write a checkpoint, whole or not at all. Raises CheckpointError (full disk, ...)."""
     async with store.write(progress.step) as folder:
         await save_engines(learner, folder)
-        text = json.dumps(cattrs.unstructure(progress), indent=1)
-        await asyncio.to_thread((folder / PROGRESS).write_text, text)
+        await asyncio.to_thread(write_progress, folder / PROGRESS, progress, converter=CONVERTER)
 
 
 async def restore(
@@ -64,22 +66,9 @@ async def restore(
 
 
 def _read(folder: Path) -> FitProgress:
-    path = folder / PROGRESS
     if (folder / LOOP).is_file():
         raise CheckpointError(
             f"{folder} is a checkpoint of `hexpo train`; go on with that, or start a new run from"
             " its exported model"
         )
-    try:
-        progress = cattrs.structure(json.loads(path.read_text()), FitProgress)
-    except (OSError, ValueError, cattrs.BaseValidationError) as error:
-        raise CheckpointError(
-            f"{path} is missing or damaged ({error}); delete this checkpoint to resume from the"
-            " one before it"
-        ) from error
-    if progress.format != FORMAT:
-        raise CheckpointError(
-            f"{path} has format {progress.format}, this hexpo reads {FORMAT}; resume it with the"
-            " version that wrote it"
-        )
-    return progress
+    return read_progress(folder / PROGRESS, FitProgress, known=FORMAT, converter=CONVERTER)

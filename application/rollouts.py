@@ -134,12 +134,12 @@ class Rollouts:
     async def run(self) -> None:
         """Play until cancelled. Ends by itself only through an error of the engine, the grader,
         the prompt source or the program."""
-        try:
-            async with asyncio.TaskGroup() as self._tasks:
+        async with asyncio.TaskGroup() as self._tasks:
+            try:
                 self.fill()
                 await asyncio.get_running_loop().create_future()
-        finally:
-            self._tasks = None  # nothing can be issued any more
+            finally:
+                self._tasks = None  # nothing can be issued any more, while the last plays end too
 
     def fill(self) -> None:
         """Issue what the gate admits now."""
@@ -262,8 +262,12 @@ class Rollouts:
         self._plays[ticket.number] = play
 
     async def _play(self, ticket: Ticket) -> None:
-        with self._occupancy.work():
-            group = await self._player.play(ticket)
+        try:
+            with self._occupancy.work():
+                group = await self._player.play(ticket)
+        except Exception:
+            self._tasks = None  # this ends all the others: nothing can be issued any more
+            raise
         self._plays.pop(ticket.number, None)
         if self.gate.is_alive(ticket.number):  # else it was dropped as stale meanwhile
             self._finished[ticket.number] = group

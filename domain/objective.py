@@ -34,7 +34,8 @@ HEAD_STATISTICS = DISTRIBUTIONS | {"policy", "entropy", "prediction", "mtp"}
 
 `prediction` is the scalar of a critic or a reward model, `policy_topk` (T, K) the log-probs that
 the policy gives to the ids that a teacher kept, `reference_logprobs` (T, V) the reference's, a
-constant, `mtp` the log-prob of a multi-token head. An engine refuses those that it cannot make.
+constant, `mtp` the mean log-prob of the multi-token heads. An engine refuses those that it cannot
+make.
 """
 
 
@@ -180,6 +181,11 @@ class Objective:
         return tuple(
             place for place, term in enumerate(self.terms) if term.token_columns & DISTRIBUTIONS
         )
+
+    @property
+    def foresees(self) -> tuple[int, ...]:
+        """Places of the terms that read a multi-token head."""
+        return tuple(place for place, term in enumerate(self.terms) if "mtp" in term.token_columns)
 
     def take(self, places: Sequence[int], rows: Sequences) -> tuple[Objective, Sequences]:
         """Some of the terms, and weighed rows with the weights of these terms."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dependency_injector import containers, providers
 
-from hexpo.application.residency import Residency
+from hexpo.application.fit import Fit
 from hexpo.infrastructure import engines, fitting, learners, parts
 from hexpo.infrastructure.config import drawing
 from hexpo.infrastructure.config.algorithm import choices_of, estimators_of, objective_of
@@ -129,7 +129,7 @@ class Container(containers.DeclarativeContainer):
         tokenizer=tokenizer,
         sampling=evaluation_sampling,
     )
-    residency = providers.Singleton(engines.make_residency, config, training, rollout)
+    residency = providers.Singleton(engines.make_residency, config, training, rollout.provider)
     probe = providers.Singleton(
         engines.make_probe,
         config,
@@ -178,23 +178,13 @@ class Container(containers.DeclarativeContainer):
     held_out_examples = providers.Singleton(
         fitting.make_held_out, held_out_rows, reader, objective, scoring, reference_point
     )
-    fit_learner = providers.Singleton(
-        learners.make_learner,
-        config,
-        training,
-        critic,
-        store,
-        objective,
-        recipe,
-        moving,
-        residency=providers.Factory(Residency),
-    )
+    fit_schedule = providers.Singleton(fitting.schedule_of, config)
     fit = providers.Singleton(
-        fitting.make_fit,
-        config,
+        Fit,
+        fit_schedule,
         source=rows,
         reader=reader,
-        learner=fit_learner,
+        learner=learner,
         checkpoints=checkpoints,
         tracker=tracker,
         held_out=held_out_examples,

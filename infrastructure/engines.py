@@ -188,14 +188,16 @@ def make_probe(
 
 
 def make_residency(
-    config: RunConfig, training: TrainingEngine, rollout: RolloutEngine
+    config: RunConfig, training: TrainingEngine, open_rollout: Callable[[], RolloutEngine]
 ) -> Residency:
     """Who gives way to whom on shared devices.
 
+    Args: open_rollout: not called where nothing generates, or where nobody has to move.
     Raises: ConfigurationError: an engine cannot give its memory back.
     """
-    if config.asynchrony.placement is not Placement.COLOCATED:
+    if is_fit(config) or config.asynchrony.placement is not Placement.COLOCATED:
         return Residency()
+    rollout = open_rollout()
     unable = [
         f"{what} {name} cannot {verb} here"
         for able, what, name, verb in (

@@ -6,15 +6,13 @@ import logging
 from collections.abc import Mapping
 
 from hexpo.application.examples import ExampleReader, Form, readable
-from hexpo.application.fit import Fit, FitSchedule
+from hexpo.application.fit import FitSchedule
 from hexpo.application.held_out import HeldOut, ReferencePoint, Scoring
-from hexpo.application.learning import Learner, Recipe
-from hexpo.application.ports.checkpoints import CheckpointStore
+from hexpo.application.learning import Recipe
 from hexpo.application.ports.prompts import PromptSource
 from hexpo.application.ports.scorer import Scorer
 from hexpo.application.ports.store import RowStore
 from hexpo.application.ports.tokenizer import DialogueTokenizer
-from hexpo.application.ports.tracker import Tracker
 from hexpo.application.ports.training import TrainingEngine
 from hexpo.domain.errors import ConfigurationError
 from hexpo.domain.objective import Objective
@@ -86,34 +84,14 @@ def make_held_out(
     )
 
 
-def make_fit(
-    config: RunConfig,
-    *,
-    source: PromptSource,
-    reader: ExampleReader,
-    learner: Learner,
-    checkpoints: CheckpointStore,
-    tracker: Tracker,
-    held_out: HeldOut | None,
-    reference_point: ReferencePoint | None,
-) -> Fit:
-    """The use case."""
-    schedule = FitSchedule(
+def schedule_of(config: RunConfig) -> FitSchedule:
+    """What happens when."""
+    return FitSchedule(
         steps=config.run.steps,
         rows=config.training.prompts_per_step,
         evaluate_every=config.evaluation.every,
         evaluate_first=config.evaluation.before,
         save_every=config.checkpoint.every,
-    )
-    return Fit(
-        schedule,
-        source=source,
-        reader=reader,
-        learner=learner,
-        checkpoints=checkpoints,
-        tracker=tracker,
-        held_out=held_out,
-        reference_point=reference_point,
     )
 
 

@@ -19,6 +19,7 @@ from hexpo.infrastructure.config.algorithm import (
 from hexpo.infrastructure.config.capabilities import REFERENCE
 from hexpo.infrastructure.config.check import problems
 from hexpo.infrastructure.config.fitting import form_of, is_fit
+from hexpo.infrastructure.config.foresight import DEPTHS
 from hexpo.infrastructure.config.layers import Origin, leaves
 from hexpo.infrastructure.config.load import Resolved
 from hexpo.infrastructure.config.model import Shape, shape_of
@@ -189,6 +190,7 @@ def _memory(config: RunConfig) -> Iterator[Number]:
     if needs_copy:
         parts.append(("reference", working, "a frozen copy of the model before training"))
     parts += _further_models(config)
+    parts += _foresight(config, shape)
     if is_bf16 and not is_fit(config):
         parts.append(("rollout weights", working, "copies packed for generation"))
     if not is_fit(config):
@@ -212,6 +214,15 @@ def _further_models(config: RunConfig) -> Iterator[tuple[str, int, str]]:
         learns = model.role is ModelRole.CRITIC
         learning = 12 + (4 if is_bf16 else 0) if learns else 0
         yield model.name or model.role.value, count * (working + learning), f"{count:,} weights"
+
+
+def _foresight(config: RunConfig, shape: Shape) -> Iterator[tuple[str, int, str]]:
+    """Each depth is a layer and a projection of twice the width to it, and all of it is learnt."""
+    depths, hidden = int(config.training.options.get(DEPTHS) or 0), shape.hidden or 0
+    one_more = attrs.evolve(shape, layers=(shape.layers or 0) + 1).parameters or 0
+    count = depths * (one_more - (shape.parameters or 0) + 2 * hidden**2)
+    each = 18 if config.model.precision is Precision.BF16 else 16
+    yield "multi-token heads", count * each, f"{count:,} weights, and what learns them"
 
 
 def _reads_reference(config: RunConfig) -> bool:

@@ -7,7 +7,7 @@ mix neighbours silently (a convolution or a recurrent state that ignores row bou
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -18,6 +18,9 @@ from hexpo.adapters.models.layout import Rows
 from hexpo.adapters.models.llama import LlamaForward
 from hexpo.adapters.models.policy import Policy
 from hexpo.domain.errors import ModelError, Unsupported
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 PACKED_FAMILIES = frozenset({"llama", "qwen2", "qwen3", "qwen3_moe"})
 """Model types whose packed rows are tested to equal separate ones."""
@@ -44,7 +47,11 @@ class Forward(Protocol):
 
 def runs_packed(policy: Policy) -> bool:
     """Whether the family is tested for packing, and this model has no local attention."""
-    config = policy.config
+    return packs(policy.config)
+
+
+def packs(config: PretrainedConfig) -> bool:
+    """The same of a model that is not loaded."""
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     is_global = kinds == {"full_attention"} and not getattr(config, "use_sliding_window", False)
     return config.model_type in PACKED_FAMILIES and is_global and not config.attention_dropout

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from hexpo.adapters.models.attention import attend
-from hexpo.adapters.models.layout import Rows, lay_out, needed
+from hexpo.adapters.models.layout import Layout, Ran, Rows, lay_out, needed
 from hexpo.adapters.models.policy import Policy
 
 PACKED_ATTENTION = "hexpo_packed"
@@ -70,16 +70,42 @@ class PackedForward:
     def hidden(self, rows: Rows) -> Tensor:
         """(M, H): for each selected token the normalised hidden state that predicts it."""
         layout = lay_out(rows, share=self._share)
-        # A mask with four axes passes through transformers unread: no T x T mask is built.
-        out = self._model(
-            input_ids=layout.tokens_N[None],
-            position_ids=layout.positions_N[None],
-            attention_mask=torch.zeros(1, 1, 1, 1, dtype=torch.bool),
-            use_cache=False,
-            hexpo_segments=layout.segments,
+        return self._all(layout)[layout.source_M]
+
+    def ran(self, rows: Rows, *, detached: bool) -> Ran:
+        """The same hidden states, with those of every run token beside them; some have to run.
+
+        Args: detached: the latter are constants.
+        """
+        layout = lay_out(rows, share=self._share)
+        hidden_NH = self._all(layout)
+        return Ran(
+            layout=layout,
+            hidden_MH=hidden_NH[layout.source_M],
+            hidden_NH=hidden_NH.detach() if detached else hidden_NH,
         )
-        hidden_NH: Tensor = out.last_hidden_state[0]
-        return hidden_NH[layout.source_M]
+
+    def embed(self, tokens_N: Tensor) -> Tensor:
+        """(N, H): what the first layer reads."""
+        return self._model.embed_tokens(tokens_N)  # type: ignore[no-any-return]
+
+    def layer(self, layer: Any, x_NH: Tensor, layout: Layout) -> Tensor:
+        """(N, H): run tokens through a layer of the model's kind."""
+        place = {**_call(layout), "position_ids": layout.positions_N[None]}
+        rotary = self._model.rotary_emb(x_NH[None], position_ids=layout.positions_N[None])
+        return layer(x_NH[None], position_embeddings=rotary, **place)[0]  # type: ignore[no-any-return]
+
+    def _all(self, layout: Layout) -> Tensor:
+        out = self._model(
+            input_ids=layout.tokens_N[None], position_ids=layout.positions_N[None], **_call(layout)
+        )
+        return out.last_hidden_state[0]  # type: ignore[no-any-return]
+
+
+def _call(layout: Layout) -> dict[str, Any]:
+    # A mask with four axes passes through transformers unread: no T x T mask is built.
+    mask = torch.zeros(1, 1, 1, 1, dtype=torch.bool)
+    return {"attention_mask": mask, "use_cache": False, "hexpo_segments": layout.segments}
 
 
 class PaddedForward:

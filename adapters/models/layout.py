@@ -45,6 +45,22 @@ class Layout:
     segments: tuple[Segment, ...]
     source_M: Tensor
     """For each selected token, in order, the place of the hidden state that predicts it."""
+    chosen_N: Tensor
+    """Which of the rows' tokens each run one is."""
+    before_T: Tensor
+    """For each of the rows' tokens the place of the hidden state that predicts it; means something
+    up to a row's last selected token, and not for its first one."""
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Ran:
+    """Rows after the decoder; hidden states are normalised."""
+
+    layout: Layout
+    hidden_MH: Tensor
+    """Of each selected token the one that predicts it."""
+    hidden_NH: Tensor
+    """Of each run token."""
 
 
 def needed(rows: Rows) -> Tensor:
@@ -83,23 +99,25 @@ def lay_out(rows: Rows, *, share: bool = True) -> Layout:
         segments.append(Segment.of(shared, [max(0, needs[row] - shared) for row in members]))
         run = place
     chosen = torch.cat(order) if order else torch.zeros(0, dtype=torch.int64)
+    before_T = _before(rows, first_place, prefix_place, shared_S)
     return Layout(
         tokens_N=rows.tokens_T[chosen],
         positions_N=rows.positions_T[chosen],
         segments=tuple(segments),
-        source_M=_sources(rows, first_place, prefix_place, shared_S),
+        source_M=before_T[rows.selected_T],
+        chosen_N=chosen,
+        before_T=before_T,
     )
 
 
-def _sources(rows: Rows, first_place: Tensor, prefix_place: Tensor, shared_S: Tensor) -> Tensor:
+def _before(rows: Rows, first_place: Tensor, prefix_place: Tensor, shared_S: Tensor) -> Tensor:
     owner = torch.repeat_interleave(rows.lengths_S)
     starts = rows.lengths_S.cumsum(0) - rows.lengths_S
     before = torch.arange(len(owner)) - starts[owner] - 1
     in_prefix = before < shared_S[owner]
-    place = torch.where(
+    return torch.where(
         in_prefix, prefix_place[owner] + before, first_place[owner] + before - shared_S[owner]
     )
-    return place[rows.selected_T]
 
 
 def _families(

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from hexpo.adapters.models.attention import Segment, attend
 from hexpo.adapters.models.kernels import Kernels, functions, rope_tables
-from hexpo.adapters.models.layout import Rows, lay_out
+from hexpo.adapters.models.layout import Layout, Ran, Rows, lay_out
 from hexpo.adapters.models.policy import Policy
 from hexpo.adapters.models.spec import DecoderSpec
 from hexpo.domain.errors import ModelError
@@ -51,6 +51,29 @@ class LlamaForward:
         x_NH = self._run(self._embed(layout.tokens_N), layout.positions_N, layout.segments)
         return self._norm(x_NH[layout.source_M], self._model.norm)
 
+    def ran(self, rows: Rows, *, detached: bool) -> Ran:
+        """The same hidden states, with those of every run token beside them; some have to run.
+
+        Args: detached: the latter are constants, and the former's gradient is bit for bit that of
+            `hidden`.
+        """
+        layout = lay_out(rows, share=self._share)
+        x_NH = self._run(self._embed(layout.tokens_N), layout.positions_N, layout.segments)
+        hidden_MH = self._norm(x_NH[layout.source_M], self._model.norm)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not detached):
+            hidden_NH = self._norm(x_NH, self._model.norm)
+        return Ran(layout=layout, hidden_MH=hidden_MH, hidden_NH=hidden_NH)
+
+    def embed(self, tokens_N: Tensor) -> Tensor:
+        """(N, H): what the first layer reads."""
+        return self._embed(tokens_N)
+
+    def layer(self, layer: Any, x_NH: Tensor, layout: Layout) -> Tensor:
+        """(N, H): run tokens through a layer of the model's kind."""
+        length = int(layout.positions_N.max()) + 1
+        cos, sin = rope_tables(length, self._spec.head_dim, self._spec.rope_theta)
+        return self._through(layer, x_NH, layout.positions_N, cos, sin, layout.segments)
+
     def _embed(self, tokens_N: Tensor) -> Tensor:
         embedding = self._model.embed_tokens
         return functions.embedding(embedding.weight, tokens_N, embedding.padding_idx)
@@ -61,11 +84,13 @@ class LlamaForward:
         cos, sin = rope_tables(length, self._spec.head_dim, self._spec.rope_theta)
         place = (positions_N, cos, sin, segments)
         for layer in self._model.layers:
-            if self._checkpointing and torch.is_grad_enabled():
-                x_NH = checkpoint(self._layer, layer, x_NH, *place, use_reentrant=False)
-            else:
-                x_NH = self._layer(layer, x_NH, *place)
+            x_NH = self._through(layer, x_NH, *place)
         return x_NH
+
+    def _through(self, layer: Any, x_NH: Tensor, *place: Any) -> Tensor:
+        if self._checkpointing and torch.is_grad_enabled():
+            return checkpoint(self._layer, layer, x_NH, *place, use_reentrant=False)  # type: ignore[no-any-return]
+        return self._layer(layer, x_NH, *place)
 
     def _layer(
         self,

@@ -40,11 +40,12 @@ def observation_nll(*, policy_T: Tensor, observation_weight_T: Tensor) -> Tensor
 
 
 def mtp(*, mtp_T: Tensor) -> Tensor:
-    """The auxiliary loss of a multi-token-prediction head; a term a token of the term's mask.
+    """The auxiliary loss of multi-token-prediction heads; a term a token of the term's mask.
 
-    -log-prob that the extra head gives to the token that it is to predict
+    -mean over the heads of the log-prob that each gives to the token that it is to predict
 
-    Args: mtp_T: (T,) nats, a head statistic of the model's extra head, carries gradient.
+    Args: mtp_T: (T,) nats, the mean of the heads' log-probs, carries gradient; a head that has too
+            few tokens before this one adds 0 to the sum and counts.
     Returns: (T,).
     Source: Gloeckle et al. 2024 (2404.19737); DeepSeek-V3 2024 (2412.19437), section 2.2.
     """

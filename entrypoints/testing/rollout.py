@@ -100,7 +100,9 @@ async def a_pause_that_keeps_ends_a_drain(engine: RolloutEngine) -> None:
     await _bounded(engine.pause(PauseMode.KEEP))
     await _bounded(drain)
     await engine.resume()
-    _expect((await _bounded(task)).stop is StopReason.LENGTH, "the kept answer did not go on")
+    answer = await _bounded(task)  # its last id may be one that stops, too
+    _expect(answer.stop is not StopReason.ABORTED, "the kept answer did not go on")
+    _expect(len(answer.tokens) == LONG, f"the kept answer has {len(answer.tokens)} of {LONG} ids")
     await engine.close()
 
 
@@ -122,7 +124,7 @@ async def answers_are_whole_over_updates(engine: RolloutEngine) -> None:
             answer = await _bounded(task)
             _expect_whole(answer)
             _expect(len(answer.tokens) == LONG, f"{mode.value}: {len(answer.tokens)} of {LONG} ids")
-            _expect(answer.stop is StopReason.LENGTH, f"{mode.value}: {answer.stop.name}")
+            _expect(answer.stop is not StopReason.ABORTED, f"{mode.value}: it was cut")
             seen = [span.version for span in answer.spans]
             _expect(seen == sorted(set(seen)), f"{mode.value}: versions {seen}")
             _expect(began <= seen[0] <= seen[-1] <= version, f"{mode.value}: versions {seen}")

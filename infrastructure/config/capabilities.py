@@ -18,6 +18,7 @@ from hexpo.domain.kl.catalogue import ELSEWHERE, KL_ESTIMATORS
 from hexpo.domain.kl.term import Target
 from hexpo.infrastructure.config import lora
 from hexpo.infrastructure.config.drawing import training_sampling
+from hexpo.infrastructure.config.foresight import COLUMN, SERVICE, has_heads
 from hexpo.infrastructure.config.options import ADAPTERS
 from hexpo.infrastructure.config.schema import ModelRole, Placement, RunConfig, further_model
 from hexpo.infrastructure.config.structure import Problem, structure
@@ -68,7 +69,7 @@ REASONS: Mapping[str, str] = MappingProxyType(
         " distribution in its place (a critic of models minimises its own loss)",
         "observation mask": "an observation mask: tokens of tools and users in later turns, and"
         " episodes here have one turn",
-        "multi-token head": "a multi-token head, and no model family here is loaded with one",
+        SERVICE: "a multi-token head: set training.options.mtp_depths to 1 or more",
     }
 )
 """Why what is missing cannot be had."""
@@ -81,6 +82,8 @@ def provided(config: RunConfig) -> frozenset[str]:
         found |= {"value", "return"}
     if further_model(config, ModelRole.TEACHER) is not None:
         found |= {"teacher", "teacher_topk", "teacher_ids", "policy_topk", "taught_by"}
+    if has_heads(config):
+        found |= {COLUMN}
     return found
 
 
@@ -91,6 +94,8 @@ def lacking(config: RunConfig, found: Entry) -> list[str]:
     roles = {model.role.value for model in config.models}
     if ModelRole.TEACHER.value in roles:
         roles |= {"teacher's top-k"}
+    if has_heads(config):
+        roles |= {SERVICE}
     services = sorted(found.needs - ALWAYS - roles)
     if config.algorithm.advantage.options.get("components"):
         services = [name for name in services if name != "reward components"]

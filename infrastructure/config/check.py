@@ -12,7 +12,15 @@ from pathlib import Path
 from hexpo.domain.aggregate import Mode, Unit
 from hexpo.domain.errors import HexpoError, WrongValue
 from hexpo.domain.objective import Proximal
-from hexpo.infrastructure.config import capabilities, drawing, fitting, model, roles
+from hexpo.infrastructure.config import (
+    capabilities,
+    drawing,
+    fitting,
+    foresight,
+    model,
+    roles,
+    spreading,
+)
 from hexpo.infrastructure.config.algorithm import (
     admission_plan,
     estimator_of,
@@ -325,6 +333,8 @@ CHECKS: tuple[Check, ...] = tuple(
         roles.components,
         roles.controllers,
         roles.zero_variance,
+        spreading.problems,
+        foresight.problems,
         capabilities.problems,
     )
 )
@@ -340,6 +350,8 @@ FIT_CHECKS: tuple[Check, ...] = tuple(
         fitting.unread_keys,
         fitting.columns_read,
         fitting.value_head,
+        spreading.problems,
+        foresight.problems,
         capabilities.problems,
     )
 )

@@ -7,6 +7,7 @@ from itertools import permutations
 
 import pytest
 import torch
+from tests.tiny import answer
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -21,9 +22,7 @@ from hexpo.domain.trajectory import (
     Outcome,
     Prompt,
     Scored,
-    StopReason,
     Ticket,
-    Trajectory,
 )
 
 SAME = Prompt(id="the same", messages=(Message("user", "the same question"),))
@@ -37,20 +36,6 @@ def group(number: int, outcomes: Sequence[Outcome], prompt: Prompt = SAME) -> Gr
         for place, outcome in enumerate(outcomes)
     )
     return Group(ticket=ticket, rows=rows)
-
-
-def answer(ticket: Ticket, place: int) -> Trajectory:
-    return Trajectory(
-        id=ticket.number * ticket.samples + place,
-        group=ticket.number,
-        prompt=ticket.prompt,
-        tokens=torch.tensor([1, 2, 3]),
-        prompt_length=1,
-        action=torch.tensor([False, True, True]),
-        behaviour=torch.tensor([0.0, -1.0, -1.0]),
-        version=torch.zeros(3, dtype=torch.int64),
-        stop=StopReason.STOP,
-    )
 
 
 def scored(*scores: float) -> list[Outcome]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import attrs
 import pytest
 import torch
+from tests.tiny import answer
 
 from hexpo.adapters.simulated.clock import run
 from hexpo.adapters.simulated.rollout import Script, SimulatedRollout
@@ -26,7 +27,6 @@ from hexpo.domain.trajectory import (
     Outcome,
     Prompt,
     Scored,
-    StopReason,
     Ticket,
     Trajectory,
 )
@@ -128,20 +128,6 @@ def test_nothing_is_issued_after_the_end_of_a_run() -> None:
     run(play())
 
 
-def whole(ticket: Ticket, sample: int) -> Trajectory:
-    return Trajectory(
-        id=ticket.number * ticket.samples + sample,
-        group=ticket.number,
-        prompt=ticket.prompt,
-        tokens=torch.tensor([1, 2, 3]),
-        prompt_length=1,
-        action=torch.tensor([False, True, True]),
-        behaviour=torch.tensor([0.0, -1.0, -1.0]),
-        version=torch.zeros(3, dtype=torch.int64),
-        stop=StopReason.STOP,
-    )
-
-
 class OneBad:
     """Sample 1's answer is spoilt."""
 
@@ -149,7 +135,7 @@ class OneBad:
         self._spoil = spoil
 
     async def run(self, ticket: Ticket, sample: int) -> Trajectory:
-        row = whole(ticket, sample)
+        row = answer(ticket, sample)
         return self._spoil(row) if sample == 1 else row
 
 

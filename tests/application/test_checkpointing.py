@@ -1,14 +1,18 @@
-"""What a checkpoint of the loop holds."""
+"""What a checkpoint of a use case holds."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from hexpo.application.checkpointing import _CONVERTER, LOOP, Progress, read_progress
+from hexpo.application.checkpointing import CONVERTER, FORMAT, LOOP, Progress
+from hexpo.application.fit_progress import CONVERTER as FIT_CONVERTER
+from hexpo.application.fit_progress import FitProgress
 from hexpo.application.ports.prompts import Position
+from hexpo.application.progress import read_progress, write_progress
+from hexpo.domain.errors import CheckpointError
 from hexpo.domain.schedule import admit, open_gate, plan
 
 
@@ -21,5 +25,31 @@ def test_any_number_of_groups_in_flight_is_saved_and_read_again(alive: int, tmp_
     progress = Progress(
         step=0, version=0, gate=gate, in_flight=(), source="rows", position=Position()
     )
-    (tmp_path / LOOP).write_text(json.dumps(_CONVERTER.unstructure(progress)))
-    assert read_progress(tmp_path) == progress
+    write_progress(tmp_path / LOOP, progress, converter=CONVERTER)
+    assert read_progress(tmp_path / LOOP, Progress, known=FORMAT, converter=CONVERTER) == progress
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda text: None, "missing or damaged"),
+        (lambda text: text[:-3], "missing or damaged"),
+        (lambda text: "null", "missing or damaged"),
+        (lambda text: "[1]", "missing or damaged"),
+        (lambda text: text.replace('"step"', '"stop"'), "missing or damaged"),
+        (lambda text: text.replace('"format": 1', '"format": 2'), "format 2, .* reads 1"),
+    ],
+    ids=["absent", "cut", "null", "list", "another field", "another format"],
+)
+def test_a_part_that_cannot_be_read_is_named(
+    spoil: Callable[[str], str | None], said: str, tmp_path: Path
+) -> None:
+    """H4: whichever way it is spoilt; never a traceback of the reader."""
+    file = tmp_path / "fit.json"
+    progress = FitProgress(step=3, source="rows", position=Position())
+    write_progress(file, progress, converter=FIT_CONVERTER)
+    assert read_progress(file, FitProgress, known=1, converter=FIT_CONVERTER) == progress
+    spoilt = spoil(file.read_text())
+    file.unlink() if spoilt is None else file.write_text(spoilt)
+    with pytest.raises(CheckpointError, match=rf"fit\.json (is|has) {said}"):
+        read_progress(file, FitProgress, known=1, converter=FIT_CONVERTER)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 import pytest
-import torch
+from tests.tiny import answer
 
 from hexpo.adapters.simulated.clock import run
 from hexpo.adapters.simulated.world import SimulatedReward
@@ -29,20 +29,6 @@ from hexpo.domain.trajectory import (
 def ticket(number: int, samples: int = 4) -> Ticket:
     prompt = Prompt(id=f"p{number}", messages=())
     return Ticket(number=number, prompt=prompt, version=0, samples=samples)
-
-
-def answer(ticket: Ticket, sample: int) -> Trajectory:
-    return Trajectory(
-        id=ticket.number * ticket.samples + sample,
-        group=ticket.number,
-        prompt=ticket.prompt,
-        tokens=torch.tensor([1, 2, 3]),
-        prompt_length=1,
-        action=torch.tensor([False, True, True]),
-        behaviour=torch.tensor([0.0, -1.0, -1.0]),
-        version=torch.zeros(3, dtype=torch.int64),
-        stop=StopReason.STOP,
-    )
 
 
 class ScriptedAgent:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.tiny import llama
 from torch import Tensor
 
 from hexpo.adapters.models.policy import Policy, Precision
@@ -47,21 +48,7 @@ def score(row: Trajectory) -> Scored:
 
 def policy() -> Policy:
     """A random Llama of two layers."""
-    import transformers
-
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=0,
-    )
-    return Policy(transformers.LlamaForCausalLM(config), precision=Precision.FP32)
+    return Policy(llama(vocab_size=VOCABULARY), precision=Precision.FP32)
 
 
 def trained(term: Term, parts: int, folder: Path, *, advantage: str = "grpo") -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ import attrs
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.tiny import llama
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -58,21 +59,7 @@ class Bench:
 
 def tiny() -> Any:
     """A random Llama of two layers."""
-    import transformers
-
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=0,
-    )
-    return transformers.LlamaForCausalLM(config)
+    return llama(vocab_size=VOCABULARY)
 
 
 def settings(overrides: dict[str, Any]) -> Config:

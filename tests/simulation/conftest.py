@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-SCHEDULES = 13_500
-"""Seeds; a quarter of them have several replicas and are played elsewhere."""
+SCHEDULES = 10_000
+"""Seeds; a quarter of them have several replicas."""
 PART = 250
 """Seeds of one test, so that each stays under its time limit."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hexpo.adapters.simulated.schedules import run_seeded
@@ -36,16 +36,14 @@ def _quiet() -> Iterator[None]:
 @pytest.mark.slow
 def test_no_schedule_and_no_fault_breaks_a_promise(part: range) -> None:
     """F1 to F9, G2, H1, H5, N5, R2, R3, Y8: every promise on every run. `--schedules N` plays
-    others, or more. Several replicas: see `test_replica_faults`."""
-    alone = [seed for seed in part if not draw(seed).fleet]
-    assert explore(alone) == len(alone)
+    others, or more."""
+    assert explore(part) == len(part)
 
 
 @settings(max_examples=500, deadline=None)
 @given(seed=st.integers(UNSEEN, 2**32))
 def test_any_seed_keeps_every_promise(seed: int) -> None:
     """The same, from seeds that hypothesis picks."""
-    assume(not draw(seed).fleet)
     explore([seed])
 
 

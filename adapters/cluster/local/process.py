@@ -16,6 +16,7 @@ from typing import Any
 import attrs
 
 from hexpo.adapters.cluster.local.channel import Channel, Frame, Kind
+from hexpo.adapters.cluster.wire import guard
 from hexpo.adapters.cluster.wire.codec import decode, encode
 from hexpo.adapters.cluster.wire.endings import cause_of, killed_for_memory
 from hexpo.adapters.cluster.wire.failures import revived
@@ -170,8 +171,10 @@ class LocalProcess:
         await asyncio.wait([ending, self._receiving], return_when=asyncio.FIRST_COMPLETED)
         if not ending.done():  # it hung up: it ends now, or is made to
             await asyncio.wait([ending], timeout=self._bounds.force)
+        group = await asyncio.to_thread(guard.members, self.pid)
         self._kill()  # it, or what it started itself
         code = await ending
+        await asyncio.to_thread(guard.clear, group)
         self._warden.remove(self.pid)
         await asyncio.wait([self._receiving], timeout=_LAST_WORDS)
         self._receiving.cancel()

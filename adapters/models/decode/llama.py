@@ -105,24 +105,31 @@ class LlamaDecoder:
         sequences_R = torch.arange(len(feeds), device=device).repeat_interleave(counts_S)
         offsets_S = torch.tensor(starts, device=device) - (ends_S - counts_S)
         positions_R = torch.arange(len(ids_R), device=device) + offsets_S[sequences_R]
+        alone = len(ids_R) == len(feeds)
         hidden = [
-            self._rows(ids_R[rows], tables, sequences_R[rows], positions_R[rows])
+            self._rows(ids_R[rows], tables, sequences_R[rows], positions_R[rows], alone=alone)
             for rows in (slice(a, a + ROWS) for a in range(0, len(ids_R), ROWS))
         ]
-        return hidden[0] if len(ids_R) == len(feeds) else torch.cat(hidden)[ends_S - 1]
+        return hidden[0] if alone and len(hidden) == 1 else torch.cat(hidden)[ends_S - 1]
 
     def _rows(
-        self, ids_R: Tensor, tables: Tensor, sequences_R: Tensor, positions_R: Tensor
+        self,
+        ids_R: Tensor,
+        tables: Tensor,
+        sequences_R: Tensor,
+        positions_R: Tensor,
+        *,
+        alone: bool,
     ) -> Tensor:
         """Hidden states of rows before the last norm. A sequence's rows come in its order, so
-        that a row's past is in the cache when it is attended to."""
+        that a row's past is in the cache when it is attended to; `alone`: it has one only."""
         spec, kernels = self._spec, self._kernels
         where = {"tables": tables, "sequences_R": sequences_R, "positions_R": positions_R}
         x_RH = F.embedding(ids_R, self._embedding)
         for i, layer in enumerate(self._layers):
             keys, values = self._cache.layer(i)
             qkv_RW = layer.qkv(kernels.rms_norm(x_RH, layer.input_norm, spec.eps))
-            kernels.write_cache(
+            attended = kernels.cached_attention(
                 *(qkv_RW, keys, values),
                 **where,
                 cos=self._cos,
@@ -130,8 +137,8 @@ class LlamaDecoder:
                 q_norm_D=layer.q_norm,
                 k_norm_D=layer.k_norm,
                 eps=spec.eps,
+                alone=alone,
             )
-            attended = kernels.attend(qkv_RW, keys, values, **where, head_dim=spec.head_dim)
             x_RH = layer.output.add(attended, x_RH)
             gate_up = layer.gate_up(kernels.rms_norm(x_RH, layer.post_norm, spec.eps))
             x_RH = layer.down.add(kernels.swiglu(gate_up), x_RH)

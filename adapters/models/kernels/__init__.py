@@ -17,7 +17,7 @@
     kernels.label_logprobs(logits_NV, labels_N, temperature=1.0)       -> LabelLogprobs
     kernels.logits_gradient_(logits_NV, labels_N, statistics, dlogprob_N, dentropy_N=None,
                              temperature=1.0)                          in place
-    kernels.write_cache(...), kernels.attend(...), kernels.sample(...)     cached decoding
+    kernels.cached_attention(...), kernels.sample(...)                 cached decoding
 
     functions.rms_norm(kernels, x_TH, weight_H, eps)                   differentiable
     functions.swiglu(kernels, gate_up_TI)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -236,7 +237,7 @@ class Kernels:
             *logits_NV.shape,
         )
 
-    def write_cache(
+    def cached_attention(
         self,
         qkv_RW: Tensor,
         keys: Tensor,
@@ -250,8 +251,10 @@ class Kernels:
         q_norm_D: Tensor | None = None,
         k_norm_D: Tensor | None = None,
         eps: float = 1e-6,
-    ) -> None:
-        """Make each row's query and key ready, in place, and store its key and value.
+        alone: bool = False,
+    ) -> Tensor:
+        """Make queries and keys ready, in place, store keys and values, and attend from each row
+        to places 0 .. its own of its sequence.
 
         Args: qkv_RW: (R, (queries + 2 kv_heads) head_dim), contiguous; a row is one token.
             keys, values: one layer of the cache: (blocks, kv_heads, head_dim, 32) and
@@ -259,50 +262,24 @@ class Kernels:
             tables: int64 (sequences, blocks of the longest): block numbers of each sequence.
             sequences_R, positions_R: int64: which line of `tables`, which place in it.
             q_norm_D, k_norm_D: weights of a head-wise RMS norm before the rotation.
-        """
-        _require_contiguous(qkv_RW, "write_cache")
-        head_dim = 2 * cos.shape[1]
-        library = self.library(qkv_RW)
-        if library is None:
-            eager.write_cache(
-                qkv_RW.view(qkv_RW.shape[0], -1, head_dim),
-                *(keys, values, tables, sequences_R, positions_R, cos, sin),
-                *(q_norm_D, k_norm_D, eps),
-            )
-            return
-        library.call(
-            "write_cache",
-            *(qkv_RW, keys, values, tables, sequences_R, positions_R, cos, sin),
-            *(q_norm_D, k_norm_D, eps),
-            *(qkv_RW.shape[0], keys.shape[1], tables.shape[1], keys.stride(0)),
-        )
-
-    def attend(
-        self,
-        qkv_RW: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        *,
-        tables: Tensor,
-        sequences_R: Tensor,
-        positions_R: Tensor,
-        head_dim: int,
-    ) -> Tensor:
-        """Attention of each row to places 0 .. its own, after `write_cache` of all rows.
-
+            alone: each row is the only one of its sequence, which is quicker.
         Returns: (R, queries * head_dim), in the dtype of `qkv_RW`.
         """
-        scale, kv_heads = head_dim**-0.5, keys.shape[1]
+        _require_contiguous(qkv_RW, "cached_attention")
+        head_dim, kv_heads = 2 * cos.shape[1], keys.shape[1]
+        place = (tables, sequences_R, positions_R)
+        turn: tuple[Any, ...] = (cos, sin, q_norm_D, k_norm_D, eps)
         library = self.library(qkv_RW)
         if library is None:
             qkv_RWD = qkv_RW.view(qkv_RW.shape[0], -1, head_dim)
-            return eager.attend(qkv_RWD, keys, values, tables, sequences_R, positions_R, scale)
+            eager.write_cache(qkv_RWD, keys, values, *place, *turn)
+            return eager.attend(qkv_RWD, keys, values, *place, head_dim**-0.5)
         out = qkv_RW.new_empty(qkv_RW.shape[0], qkv_RW.shape[1] - 2 * kv_heads * head_dim)
-        library.call(
-            "attend",
-            *(qkv_RW, keys, values, tables, sequences_R, positions_R, out),
-            *(qkv_RW.shape[0], kv_heads, tables.shape[1], keys.stride(0), scale),
-        )
+        sizes = (qkv_RW.shape[0], kv_heads, tables.shape[1], keys.stride(0))
+        if not alone:
+            library.call("write_cache", qkv_RW, keys, values, *place, *turn, *sizes)
+            turn = (None, None, None, None, 0.0)  # done
+        library.call("attend", qkv_RW, keys, values, *place, *turn, out, *sizes, head_dim**-0.5)
         return out
 
     def sample(

@@ -170,7 +170,7 @@ def write_cache(
     k_norm_D: Tensor | None,
     eps: float,
 ) -> None:
-    """Normalises and rotates queries and keys in place; see `Kernels.write_cache`."""
+    """Normalises and rotates queries and keys in place; see `Kernels.cached_attention`."""
     kv_heads = keys.shape[1]
     queries = qkv_RWD.shape[1] - 2 * kv_heads
     for norm_D, part in (

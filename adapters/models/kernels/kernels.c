@@ -5,8 +5,10 @@
  */
 #include "storage.h"
 
-#define BLOCK 32 /* tokens of one cache block */
 #define CHUNK 512 /* vocabulary entries of one partial sum */
+#define ALONE (1 << 17) /* elements that one thread is through with before a second one begins */
+
+static inline i64 few(i64 threads, i64 elements) { return elements <= ALONE ? 1 : threads; }
 
 static inline float largest(const element *x, i64 n) {
     float lanes[LANES], best = -INFINITY;
@@ -24,17 +26,9 @@ static inline float largest(const element *x, i64 n) {
 
 /* ---- normalisation, activation, rotation, transposition ---- */
 
-static inline float norm_row(const element *x, const element *weight, element *y, i64 width,
-                             float eps) {
-    float sum = 0;
-    for (i64 j = 0; j < width; j++) sum += up(x[j]) * up(x[j]);
-    float rstd = 1.f / sqrtf(sum / width + eps);
-    for (i64 j = 0; j < width; j++) y[j] = down(up(x[j]) * rstd * up(weight[j]));
-    return rstd;
-}
-
 void rms_norm(i64 threads, const element *x, const element *weight, element *y, float *rstd,
               i64 rows, i64 width, float eps) {
+    threads = few(threads, rows * width);
     PARALLEL for (i64 i = 0; i < rows; i++) {
         float r = norm_row(x + i * width, weight, y + i * width, width, eps);
         if (rstd) rstd[i] = r;
@@ -64,6 +58,7 @@ void rms_norm_backward(i64 threads, const element *grad, const element *x, const
 
 /* gate_up holds gate and up side by side in a row of 2 * width. */
 void swiglu(i64 threads, const element *gate_up, element *y, i64 rows, i64 width) {
+    threads = few(threads, rows * width);
     PARALLEL for (i64 i = 0; i < rows; i++) {
         const element *gate = gate_up + i * 2 * width, *linear = gate + width;
         element *out = y + i * width;
@@ -85,14 +80,6 @@ void swiglu_backward(i64 threads, const element *grad, const element *gate_up, e
             dlinear[j] = down(v * g * s);
             dgate[j] = down(v * up(linear[j]) * (s + g * s * (1.f - s)));
         }
-    }
-}
-
-static inline void rotate_head(element *x, const float *cos, const float *sin, float sign) {
-    for (int j = 0; j < HALF; j++) {
-        float a = up(x[j]), b = up(x[j + HALF]), s = sin[j] * sign;
-        x[j] = down(a * cos[j] - b * s);
-        x[j + HALF] = down(b * cos[j] + a * s);
     }
 }
 
@@ -164,118 +151,7 @@ void logits_gradient(i64 threads, element *logits, const i64 *labels, const floa
     }
 }
 
-/* ---- cached decoding ----
- * A row is one token: positions[i] of the sequence whose blocks are tables[sequences[i]].
- * One layer of block b starts at keys + b * stride: keys [kv_heads][HEAD_DIM][BLOCK], so that the
- * scores of neighbouring tokens lie in one vector; values [kv_heads][BLOCK][HEAD_DIM].
- * qkv holds GROUP * kv_heads query, kv_heads key and kv_heads value heads a row.
- */
-
-/* Normalises (where a weight is given) and rotates queries and keys in place; stores key, value. */
-void write_cache(i64 threads, element *qkv, element *keys, element *values, const i64 *tables,
-                 const i64 *sequences, const i64 *positions, const float *cos, const float *sin,
-                 const element *q_norm, const element *k_norm, float eps, i64 rows, i64 kv_heads,
-                 i64 table_width, i64 stride) {
-    PARALLEL for (i64 i = 0; i < rows; i++) {
-        i64 position = positions[i], at = position % BLOCK, queries = kv_heads * GROUP;
-        i64 block = tables[sequences[i] * table_width + position / BLOCK];
-        const float *c = cos + position * HALF, *s = sin + position * HALF;
-        element *row = qkv + i * (queries + 2 * kv_heads) * HEAD_DIM;
-        for (i64 h = 0; h < queries + kv_heads; h++) {
-            element *head = row + h * HEAD_DIM;
-            const element *norm = h < queries ? q_norm : k_norm;
-            if (norm) norm_row(head, norm, head, HEAD_DIM, eps);
-            rotate_head(head, c, s, 1.f);
-        }
-        for (i64 h = 0; h < kv_heads; h++) {
-            const element *key = row + (queries + h) * HEAD_DIM, *value = key + kv_heads * HEAD_DIM;
-            element *to = keys + block * stride + h * HEAD_DIM * BLOCK + at;
-            for (int j = 0; j < HEAD_DIM; j++) to[j * BLOCK] = key[j];
-            memcpy(values + block * stride + (h * BLOCK + at) * HEAD_DIM, value,
-                   HEAD_DIM * sizeof(element));
-        }
-    }
-}
-
-/* Scores of one block for the heads of a group; q is scaled already. Tiles lie far apart, so the
- * next one is fetched on the way. */
-static inline void score_block(const float (*q)[HEAD_DIM], const element *key, const element *next,
-                               float *scores, i64 width) {
-    vector sum[GROUP][2] = {0};
-    for (int j = 0; j < HEAD_DIM; j++) {
-        __builtin_prefetch(next + j * BLOCK);
-        vector low = load(key + j * BLOCK), high = load(key + j * BLOCK + LANES);
-        for (int g = 0; g < GROUP; g++) {
-            sum[g][0] += q[g][j] * low;
-            sum[g][1] += q[g][j] * high;
-        }
-    }
-    for (int g = 0; g < GROUP; g++) memcpy(scores + g * width, sum[g], sizeof(sum[g]));
-}
-
-/* Turns scores into weights in place; returns their sum. */
-static inline float soften(float *scores, i64 count, i64 width) {
-    float lanes[LANES], top = -INFINITY, sum = 0;
-    for (i64 t = count; t < width; t++) scores[t] = -INFINITY;
-    for (int l = 0; l < LANES; l++) lanes[l] = -INFINITY;
-    for (i64 t = 0; t < width; t += LANES)
-        for (int l = 0; l < LANES; l++)
-            lanes[l] = scores[t + l] > lanes[l] ? scores[t + l] : lanes[l];
-    for (int l = 0; l < LANES; l++) top = lanes[l] > top ? lanes[l] : top;
-    for (i64 t = 0; t < width; t++) {
-        scores[t] = fast_exp(scores[t] - top);
-        sum += scores[t];
-    }
-    return sum;
-}
-
-/* out [rows][GROUP * kv_heads][HEAD_DIM]: attention of each row to positions 0 .. its own. */
-void attend(i64 threads, const element *qkv, const element *keys, const element *values,
-            const i64 *tables, const i64 *sequences, const i64 *positions, element *out, i64 rows,
-            i64 kv_heads, i64 table_width, i64 stride, float scale) {
-    i64 queries = kv_heads * GROUP, longest = 0;
-    for (i64 i = 0; i < rows; i++) longest = positions[i] > longest ? positions[i] : longest;
-    _Pragma("omp parallel num_threads(threads)") {
-        float *scores = malloc(GROUP * (longest + 1 + BLOCK) * sizeof(float));
-        _Pragma("omp for schedule(static)") for (i64 work = 0; work < rows * kv_heads; work++) {
-            i64 i = work % rows, h = work / rows, count = positions[i] + 1;
-            i64 blocks = (count + BLOCK - 1) / BLOCK, width = blocks * BLOCK;
-            const i64 *table = tables + sequences[i] * table_width;
-            const element *own = qkv + i * (queries + 2 * kv_heads) * HEAD_DIM;
-            float q[GROUP][HEAD_DIM];
-            for (int g = 0; g < GROUP; g++)
-                for (int j = 0; j < HEAD_DIM; j++)
-                    q[g][j] = up(own[(h * GROUP + g) * HEAD_DIM + j]) * scale;
-            i64 tile = h * HEAD_DIM * BLOCK;
-            for (i64 b = 0; b < blocks; b++) {
-                const element *next = b + 1 < blocks ? keys + table[b + 1] * stride + tile
-                                                     : values + table[0] * stride + tile;
-                score_block(q, keys + table[b] * stride + tile, next, scores + b * BLOCK, width);
-            }
-            float total[GROUP];
-            for (int g = 0; g < GROUP; g++) total[g] = soften(scores + g * width, count, width);
-            vector sum[GROUP][HEAD_VECTORS] = {0};
-            for (i64 t = 0; t < count; t++) {
-                i64 block = t / BLOCK, row = tile + t % BLOCK * HEAD_DIM;
-                const element *value = values + table[block] * stride + row;
-                if (block + 1 < blocks)
-                    for (i64 j = 0; j < HEAD_DIM; j += 64 / sizeof(element))
-                        __builtin_prefetch(values + table[block + 1] * stride + row + j);
-                for (int v = 0; v < HEAD_VECTORS; v++) {
-                    vector x = load(value + v * LANES);
-                    for (int g = 0; g < GROUP; g++) sum[g][v] += scores[g * width + t] * x;
-                }
-            }
-            for (int g = 0; g < GROUP; g++) {
-                element *to = out + (i * queries + h * GROUP + g) * HEAD_DIM;
-                for (int v = 0; v < HEAD_VECTORS; v++)
-                    for (int l = 0; l < LANES; l++)
-                        to[v * LANES + l] = down(sum[g][v][l] / total[g]);
-            }
-        }
-        free(scores);
-    }
-}
+/* ---- sampling ---- */
 
 static inline float likelihood(element z, float top, float inverse, float floor) {
     return up(z) >= floor ? fast_exp((up(z) - top) * inverse) : 0.f;

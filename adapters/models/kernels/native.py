@@ -20,7 +20,7 @@ from torch import Tensor
 logger = logging.getLogger(__name__)
 
 HERE = Path(__file__).parent
-GLUE = (HERE / "kernels.c", HERE / "attention.c")
+GLUE = (HERE / "kernels.c", HERE / "attention.c", HERE / "decode.c")
 PRODUCTS = (HERE / "products.c",)
 HEADERS = (HERE / "storage.h",)
 COMPILERS = ("cc", "gcc", "clang")
@@ -50,7 +50,7 @@ SIGNATURES: Mapping[str, str] = {
     "label_logprobs": "ppfpppii",
     "logits_gradient": "ppppppfii",
     "write_cache": "ppppppppppfiiii",
-    "attend": "pppppppiiiif",
+    "attend": "ppppppppppfpiiiif",
     "sample": "ppppppii",
     "attention": "ppppiif",
     "attention_backward": "ppppppiiif",

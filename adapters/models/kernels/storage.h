@@ -1,4 +1,4 @@
-/* What kernels.c and attention.c share: the storage type, vectors, exp.
+/* What kernels.c, attention.c and decode.c share: the storage type, vectors, exp, norm, rotation.
  *
  * BF16=1: bfloat16 bits, else float. HEAD_DIM: the size of a head, a multiple of 16. GROUP: the
  * query heads of one key-value head. Arithmetic is in fp32.
@@ -66,4 +66,21 @@ static inline float fast_exp(float x) {
     p = p * r * r + r + 1.f;
     union { int32_t bits; float value; } scale = {.bits = ((int32_t)n + 127) << 23};
     return x < -87.f ? 0.f : p * scale.value;
+}
+
+static inline float norm_row(const element *x, const element *weight, element *y, i64 width,
+                             float eps) {
+    float sum = 0;
+    for (i64 j = 0; j < width; j++) sum += up(x[j]) * up(x[j]);
+    float rstd = 1.f / sqrtf(sum / width + eps);
+    for (i64 j = 0; j < width; j++) y[j] = down(up(x[j]) * rstd * up(weight[j]));
+    return rstd;
+}
+
+static inline void rotate_head(element *x, const float *cos, const float *sin, float sign) {
+    for (int j = 0; j < HALF; j++) {
+        float a = up(x[j]), b = up(x[j + HALF]), s = sin[j] * sign;
+        x[j] = down(a * cos[j] - b * s);
+        x[j + HALF] = down(b * cos[j] + a * s);
+    }
 }

@@ -5,7 +5,7 @@ from hexpo.adapters.training.fsdp.building import build, build_frozen
 from hexpo.adapters.training.fsdp.config import Config, Schedule
 from hexpo.adapters.training.fsdp.engine import FsdpEngine
 from hexpo.adapters.training.fsdp.frozen import FrozenScorer
-from hexpo.adapters.training.fsdp.ranks import RANK, Model
+from hexpo.adapters.training.fsdp.ranks import RANK, Model, require_ranks
 
 __all__ = [
     "RANK",
@@ -17,4 +17,5 @@ __all__ = [
     "Schedule",
     "build",
     "build_frozen",
+    "require_ranks",
 ]

@@ -10,6 +10,7 @@ from hexpo.adapters.models.policy import Policy
 from hexpo.adapters.training.fsdp.config import OF_SEVERAL_RANKS, Config
 from hexpo.adapters.training.fsdp.critic import CriticRank
 from hexpo.adapters.training.fsdp.engine import FsdpEngine
+from hexpo.adapters.training.fsdp.foresight import ForesightRank
 from hexpo.adapters.training.fsdp.frozen import FrozenScorer
 from hexpo.adapters.training.fsdp.rank import Rank
 from hexpo.application.ports.store import RowStore
@@ -54,11 +55,7 @@ def build(
     require_alone(config)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for(seed, "adapters"))  # which begin alike in every run of a seed
-        rank = (
-            CriticRank(policy, config, seed=seed)
-            if config.value_head
-            else Rank(policy, config, temperature=temperature, seed=seed)
-        )
+        rank = _rank(config, policy, temperature=temperature, seed=seed)
     return FsdpEngine(
         rank,
         config,
@@ -71,6 +68,14 @@ def build(
     )
 
 
+def _rank(config: Config, policy: Policy, *, temperature: float, seed: int) -> Rank:
+    if config.mtp_depths:
+        return ForesightRank(policy, config, temperature=temperature, seed=seed)
+    if config.value_head:
+        return CriticRank(policy, config, seed=seed)
+    return Rank(policy, config, temperature=temperature, seed=seed)
+
+
 def build_frozen(
     config: Config, *, policy: Policy, store: RowStore, temperature: float, column: str
 ) -> FrozenScorer:
@@ -79,4 +84,6 @@ def build_frozen(
     Raises: ModelError, Unsupported: the model does not fit.
     """
     require_alone(config)
+    if config.mtp_depths:
+        raise Unsupported("a model that is only asked learns no heads: remove `mtp_depths`")
     return FrozenScorer(policy, config, column=column, store=store, temperature=temperature)

@@ -87,6 +87,10 @@ class Config:
     """Be a critic: a value of each token's state in the place of a distribution."""
     reference: bool = False
     """Keep a frozen copy of the policy for `view("reference")`; adapters need none."""
+    mtp_depths: int = attrs.field(default=0, validator=attrs.validators.ge(0))
+    """Heads that predict further tokens, one after the other, for a term that reads `mtp`."""
+    mtp_detached: bool = True
+    """Of these heads: they learn from the policy's hidden states and leave the policy alone."""
     sent: Sent = Sent.MERGED
     """What `send` sends."""
     reduce_late: bool = False

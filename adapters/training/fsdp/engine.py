@@ -12,7 +12,6 @@ import attrs
 import torch
 from torch import Tensor
 
-from hexpo.adapters.models.export import export_policy
 from hexpo.adapters.models.policy import Policy
 from hexpo.adapters.training.backend import Added, Gradient, Part, Progress
 from hexpo.adapters.training.fsdp import checkpoint
@@ -296,7 +295,7 @@ class FsdpEngine:
     async def export(self, folder: Path) -> None:
         """Write a Hugging Face model folder, adapters merged, with the tokenizer."""
         async with self._lock:
-            await self._run(export_policy, self._policy, folder)
+            await self._run(self._rank.export, folder)
             await self._run(self._tokenizer.save, folder)
 
     async def close(self) -> None:

@@ -19,9 +19,17 @@ class Masters:
     their own: each gradient is added as backward makes it, and freed. Else they are the weights.
     """
 
-    def __init__(self, trained: Mapping[str, torch.nn.Parameter], config: Config) -> None:
-        """Args: trained: weights that are learnt, or this rank's part of each."""
-        self._clip = config.clip_norm
+    def __init__(
+        self,
+        trained: Mapping[str, torch.nn.Parameter],
+        config: Config,
+        *,
+        apart: frozenset[str] = frozenset(),
+    ) -> None:
+        """Args: trained: weights that are learnt, or this rank's part of each.
+        apart: names of those that are clipped by a norm of their own, and are in no other one.
+        """
+        self._clip, self._apart = config.clip_norm, apart
         self.names = list(trained)
         self._working = list(trained.values())
         self._masters = [
@@ -60,8 +68,8 @@ class Masters:
     def gradient(self) -> Gradient:
         """The norm of what was accumulated, and who spoilt it."""
         norms = torch.stack(torch._foreach_norm(self.gradients))
-        norm = float(torch.linalg.vector_norm(norms))
-        if math.isfinite(norm):
+        norm, beside = self._norms(norms)
+        if math.isfinite(norm) and math.isfinite(beside):
             return Gradient(norm)
         bad = (~norms.isfinite()).nonzero()
         return Gradient(norm, self.names[int(bad[0])] if len(bad) else "the norm of all weights")
@@ -69,13 +77,33 @@ class Masters:
     def apply(self, norm: float, learning_rate: float) -> None:
         """Clip, step, round to the working weights, forget the gradients."""
         with torch.no_grad():
-            if self._clip and norm > self._clip:
-                torch._foreach_mul_(self.gradients, self._clip / norm)
+            self._clip_all(norm)
             for group in self.optimizer.param_groups:
                 group["lr"] = learning_rate
             self.optimizer.step()
         self._publish()
         self.forget()
+
+    def _norms(self, norms: Tensor) -> tuple[float, float]:
+        """Of all weights, and of those apart, from the norm of each."""
+        if not self._apart:
+            return float(torch.linalg.vector_norm(norms)), 0.0
+        is_apart = torch.tensor([name in self._apart for name in self.names])
+        one, other = norms[~is_apart], norms[is_apart]
+        return float(torch.linalg.vector_norm(one)), float(torch.linalg.vector_norm(other))
+
+    def _clip_all(self, norm: float) -> None:
+        if not self._clip:
+            return
+        if not self._apart:
+            if norm > self._clip:
+                torch._foreach_mul_(self.gradients, self._clip / norm)
+            return
+        _, beside = self._norms(torch.stack(torch._foreach_norm(self.gradients)))
+        for gradient, name in zip(self.gradients, self.names, strict=True):
+            own = beside if name in self._apart else norm
+            if own > self._clip:
+                gradient.mul_(self._clip / own)
 
     def _publish(self) -> None:
         pairs = [

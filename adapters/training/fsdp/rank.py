@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import attrs
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from hexpo.adapters.models.distributions import top
+from hexpo.adapters.models.export import export_policy
 from hexpo.adapters.models.families import (
     Forward,
     Packing,
@@ -26,10 +28,12 @@ from hexpo.adapters.models.lora import attach, dropping_out, without_adapters
 from hexpo.adapters.models.policy import Policy, digest_of
 from hexpo.adapters.training.backend import Added, Part
 from hexpo.adapters.training.fsdp.config import Config, Sent
-from hexpo.adapters.training.fsdp.evaluation import Other, Plan, require_whole_head
+from hexpo.adapters.training.fsdp.evaluation import Other, Plan, Settled, require_whole_head
 from hexpo.adapters.training.fsdp.masters import Masters
 from hexpo.adapters.training.wire import blank
+from hexpo.domain.batch import Sequences
 from hexpo.domain.errors import Unsupported
+from hexpo.domain.metrics import Measure
 from hexpo.domain.objective import Objective
 from hexpo.domain.seeds import seed_for
 
@@ -156,10 +160,11 @@ class Rank:
         policy.module.eval()  # type: ignore[no-untyped-call]
         self._model = Model(policy, config, temperature=temperature, sharding=sharding)
         sharded = self._model.sharded
-        self.masters = (
-            Masters(trained_of(policy), config) if sharded is None else sharded.masters(config)
-        )
+        self.masters = self._masters() if sharded is None else sharded.masters(config)
         self.packs = config.packing is not Packing.PADDED and runs_packed(policy)
+
+    def _masters(self) -> Masters:
+        return Masters(trained_of(self._policy), self._config)
 
     @property
     def sharded(self) -> Sharded | None:
@@ -189,17 +194,40 @@ class Rank:
         owner_T = torch.repeat_interleave(part.sequences.lengths)
         columns = {name: column[selected_T] for name, column in part.columns.items()}
         columns["owner"] = owner_T[selected_T]
-        plan = Plan(objective, part.sequences, columns, self._other(objective, rows))
-
-        def run() -> tuple[Tensor, ...]:
-            return plan.measure(self._model.head, self._model.forward.hidden(rows), rows.labels)
-
         with self._noise(draw):
-            settled = plan.settle(self._model.within(run))
+            settled, metrics = self._settle(objective, part.sequences, columns, rows)
             spoilt = spoilt_rows(settled.loss, settled.pulls, columns["owner"], part.sequences.ids)
             if not spoilt or self._model.sharded is not None:  # the other ranks wait for this one
                 settled.backward()
-        return Added(plan.metrics(), len(rows.labels), spoilt)
+        return Added(metrics, len(rows.labels), spoilt)
+
+    def _settle(
+        self,
+        objective: Objective,
+        sequences: Sequences,
+        columns: Mapping[str, Tensor],
+        rows: Rows,
+    ) -> tuple[Settled, dict[str, Measure]]:
+        """Forward and loss, ready for backward. Args: columns: of the selected tokens."""
+        return self._plan(
+            objective, sequences, columns, rows, lambda: self._model.forward.hidden(rows)
+        )
+
+    def _plan(
+        self,
+        objective: Objective,
+        sequences: Sequences,
+        columns: Mapping[str, Tensor],
+        rows: Rows,
+        hidden: Callable[[], Tensor],
+    ) -> tuple[Settled, dict[str, Measure]]:
+        plan = Plan(objective, sequences, columns, self._other(objective, rows))
+
+        def run() -> tuple[Tensor, ...]:
+            return plan.measure(self._model.head, hidden(), rows.labels)
+
+        settled = plan.settle(self._model.within(run))
+        return settled, plan.metrics()
 
     def _other(self, objective: Objective, rows: Rows) -> Other | None:
         """The reference's view of the same rows, where its whole distribution is compared with."""
@@ -249,6 +277,10 @@ class Rank:
             if not parameter.requires_grad
         }
         return digest_of(frozen)
+
+    def export(self, folder: Path) -> None:
+        """Write a Hugging Face model folder."""
+        export_policy(self._policy, folder)
 
     def close(self) -> None:
         """Free gradients; the policy stays usable."""

@@ -16,8 +16,10 @@ from hexpo.adapters.models.policy import Policy, Precision, digest_of
 from hexpo.adapters.models.spec import spec_of
 from hexpo.adapters.training.backend import Abilities, Added, Gradient, Part, Progress
 from hexpo.adapters.training.fsdp import checkpoint
+from hexpo.adapters.training.fsdp.building import require_alone
 from hexpo.adapters.training.fsdp.config import Config, Sent
 from hexpo.adapters.training.fsdp.critic import CriticRank
+from hexpo.adapters.training.fsdp.foresight import require_packed
 from hexpo.adapters.training.fsdp.masters import ShardMasters
 from hexpo.adapters.training.fsdp.parking import Parking
 from hexpo.adapters.training.fsdp.places import Piece
@@ -62,6 +64,21 @@ def build_rank(
         else Rank(policy, config, temperature=temperature, seed=seed, sharding=sharding)
     )
     return RankBackend(worker, config, policy, total_steps=total_steps, release=release)
+
+
+def require_ranks(config: Config, *, ranks: int, model: str) -> None:
+    """Refuse settings that do not fit the number of ranks; reads the model's shape at most.
+
+    Args: model: where it is found; see `load_policy`.
+    Raises: Unsupported: names the setting. ModelError, MissingExtra: there is no such model.
+    """
+    if ranks == 1:
+        require_alone(config)
+        if config.mtp_depths:
+            require_packed(config.packing, load_config(model))
+    elif config.tensor_parallel * config.sequence_parallel > 1 or config.mtp_depths:
+        shape = load_config(model)
+        require_teams(config, ranks, spec_of(shape), shape.model_type)
 
 
 @attrs.frozen(kw_only=True)

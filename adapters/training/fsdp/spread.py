@@ -57,6 +57,8 @@ def require_teams(config: Config, ranks: int, spec: DecoderSpec | None, kind: st
     Args: spec: of the model; None: it is not Llama-like. kind: its type's name.
     Raises: Unsupported: names the setting.
     """
+    if config.mtp_depths:
+        raise Unsupported("mtp_depths: multi-token heads learn in one process; use 1 rank or 0")
     tensor, sequence = config.tensor_parallel, config.sequence_parallel
     team = tensor * sequence
     if team == 1:

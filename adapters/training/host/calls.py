@@ -74,6 +74,8 @@ class Ranks:
         await asyncio.wait(calls, return_when=asyncio.FIRST_EXCEPTION)
         if any(call.done() and call.exception() for call in calls):
             _, late = await asyncio.wait(calls, timeout=self._grace)
+            for call in late:  # it ends with its process, which is stopped: no news
+                call.add_done_callback(_look_at)
             await asyncio.sleep(0)
             errors = [error for call in ended if (error := call.exception()) is not None]
             refused = [error for error in errors if _is_refusal(error)]
@@ -104,6 +106,12 @@ class Ranks:
         self._closed = True
         await self._stop()
         await asyncio.wait(self._watches)
+
+
+def _look_at(call: asyncio.Future[Any]) -> None:
+    """An error that nobody looked at is printed when its call is forgotten."""
+    if not call.cancelled():
+        call.exception()
 
 
 def _is_refusal(error: BaseException) -> bool:

@@ -58,8 +58,16 @@ def _runs(pid: int) -> bool:
     return False
 
 
+def _note(pid: int) -> Path:
+    """What Intel's OpenMP leaves in shared memory of a process that is killed."""
+    path = Path(f"/dev/shm/__KMP_REGISTERED_LIB_{pid}_{os.getuid()}")
+    path.write_text("")
+    return path
+
+
 def test_no_child_survives_a_killed_driver(tmp_path: Path) -> None:
-    """O3: kill -9 of the driver ends a busy child, an idle one and what they started; no folder."""
+    """O3: kill -9 of the driver ends a busy child, an idle one and what they started; no folder,
+    nothing in shared memory."""
     driver = subprocess.Popen(
         [sys.executable, "-c", DRIVER, str(tmp_path), str(ENTRIES)],
         stdout=subprocess.PIPE,
@@ -70,6 +78,7 @@ def test_no_child_survives_a_killed_driver(tmp_path: Path) -> None:
         *numbers, folder = driver.stdout.readline().split()
         pids = [int(number) for number in numbers]
         assert all(_runs(pid) for pid in pids)
+        notes = [_note(pid) for pid in pids[:2]]
         driver.send_signal(signal.SIGKILL)
         driver.wait()
         until = time.monotonic() + 10
@@ -77,6 +86,28 @@ def test_no_child_survives_a_killed_driver(tmp_path: Path) -> None:
             time.sleep(0.05)
     assert not [pid for pid in pids if _runs(pid)]
     assert not Path(folder).exists()
+    assert not [note for note in notes if note.exists()]
+
+
+def test_a_killed_process_leaves_nothing_in_shared_memory(tmp_path: Path) -> None:
+    """O3: neither it nor what it started itself; another's stays."""
+    stranger = _note(2**22 + 1)  # no process has such a number
+
+    async def main() -> list[Path]:
+        cluster = build(Config(oversubscribe=True), folder=tmp_path)
+        try:
+            (process,) = await cluster.start([_spec("a")])
+            notes = [_note(process.pid), _note(await process.call("start_another"))]
+            os.kill(process.pid, signal.SIGKILL)
+            await process.death()
+        finally:
+            await cluster.close()
+        return notes
+
+    notes = asyncio.run(main())
+    assert not [note for note in notes if note.exists()]
+    assert stranger.exists()
+    stranger.unlink()
 
 
 @pytest.mark.slow

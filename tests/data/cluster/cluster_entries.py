@@ -108,6 +108,27 @@ class Endless(Desk):
         await asyncio.Event().wait()
 
 
+class Waiter:
+    """Whatever a rank or a replica is asked for, it begins, and never ends."""
+
+    def __init__(self) -> None:
+        self._waiting = False
+
+    async def waiting(self) -> bool:
+        return self._waiting
+
+    async def wait(self, *_: Any) -> None:
+        self._waiting = True
+        await asyncio.Event().wait()
+
+    generate = pause = load_weights = resume = wait
+    accumulate = finish = send = save = wait
+
+
+async def waiter(value: Any, context: Context) -> Waiter:
+    return Waiter()
+
+
 async def desk(value: Any, context: Context) -> Desk:
     return Desk(value, context)
 

@@ -221,3 +221,34 @@ def test_adapters_that_travel_alone_are_scaled_alike_on_both_sides(
     )
     assert not [name for name in sound if "adapter" in name or "sent" in name]
     assert says in found(resolve, *served, *overrides)[key]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key", "says"),
+    [
+        (("training.ranks=2", "training.options.tensor_parallel=4"), "training", "multiple of 4"),
+        (("training.ranks=3", "training.options.sequence_parallel=3"), "training", "attention"),
+        (
+            ("training.ranks=4", "training.options={tensor_parallel: 2, sequence_parallel: 2}"),
+            "training",
+            "this model has 2",
+        ),
+        (("training.options.tensor_parallel=2",), "training", "raise training.ranks"),
+        (
+            ("models=[{role: critic, options: {cpu_offload: true}}]",),
+            "models[0]",
+            "cpu_offload",
+        ),
+    ],
+)
+def test_a_model_that_cannot_be_spread_so_is_refused_before_anything_starts(
+    resolve: Load, overrides: tuple[str, ...], key: str, says: str
+) -> None:
+    """M4: from the sizes in the model's own files; the message says what would do."""
+    assert says in found(resolve, *overrides, "rollout.replicas=1")[f"{key}.options"]
+
+
+def test_teams_that_fit_the_model_have_no_problem(resolve: Load) -> None:
+    """M4: two neighbours cut four query heads and two key heads."""
+    teams = ("training.ranks=4", "training.options.tensor_parallel=2", "rollout.replicas=1")
+    assert found(resolve, *teams) == {}

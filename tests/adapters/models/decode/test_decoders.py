@@ -152,6 +152,19 @@ def test_a_long_prompt_passes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
 
 
+def test_more_sequences_than_a_pass_holds_all_get_their_logits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One row each, in several passes."""
+    monkeypatch.setattr("hexpo.adapters.models.decode.llama.ROWS", 2)
+    policy = policy_of("llama tied")
+    decoder = decoder_of(policy, "live native")
+    ids = [[3], [4], [5], [6], [7]]
+    logits = decoder.feed([Feed(decoder.open(), own) for own in ids])
+    expected = torch.stack([full_forward(policy, own) for own in ids])
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
+
+
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 80)), max_size=30))
 @settings(deadline=None, max_examples=60)
 def test_shared_blocks_are_never_written_and_none_is_lost(steps: list[tuple[int, int]]) -> None:

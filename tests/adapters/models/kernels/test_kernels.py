@@ -283,14 +283,55 @@ def test_cached_attention_equals_the_eager_twin(
     norms = normal(seed + 3, 2, HEAD, dtype=dtype).unbind() if is_normed else (None, None)
     cos, sin = rope_tables(100, HEAD, 1e4)
     results = []
+    turn = {"cos": cos, "sin": sin, "q_norm_D": norms[0], "k_norm_D": norms[1], "eps": 1e-6}
     for kernels in (NATIVE, EAGER):
         own = qkv.clone(), keys.clone(), values.clone()
-        kernels.write_cache(
-            *own, **where, cos=cos, sin=sin, q_norm_D=norms[0], k_norm_D=norms[1], eps=1e-6
-        )
-        results.append((*own, kernels.attend(*own, **where, head_dim=HEAD)))
+        results.append((*own, kernels.cached_attention(*own, **where, **turn)))
     for actual, expected in zip(*results, strict=True):
         assert_near(actual, expected, dtype)
+
+
+@needs_compiler
+@given(
+    st.integers(0, 2**31),
+    dtypes,
+    st.booleans(),
+    st.lists(st.integers(0, 95), min_size=1, max_size=5),
+)
+@settings(deadline=None, max_examples=25)
+def test_rows_that_are_alone_are_written_and_attended_to_in_one_pass(
+    seed: int, dtype: torch.dtype, is_normed: bool, positions: list[int]
+) -> None:
+    """Bit for bit what two passes give; places after a row's own, NaN here, are never read."""
+    rows, kv_heads = len(positions), 2
+    tables = torch.randperm(3 * rows).view(rows, 3)
+    keys = normal(seed, 3 * rows, kv_heads, HEAD, 32, dtype=dtype)
+    values = normal(seed + 1, 3 * rows, kv_heads, 32, HEAD, dtype=dtype)
+    for row, position in enumerate(positions):
+        for place in range(position, 96):
+            keys[tables[row, place // 32], :, :, place % 32] = torch.nan
+            values[tables[row, place // 32], :, place % 32] = torch.nan
+    qkv = normal(seed + 2, rows, (kv_heads * GROUP + 2 * kv_heads) * HEAD, dtype=dtype)
+    norms = normal(seed + 3, 2, HEAD, dtype=dtype).unbind() if is_normed else (None, None)
+    cos, sin = rope_tables(100, HEAD, 1e4)
+    results = []
+    for alone in (True, False):
+        own = qkv.clone(), keys.clone(), values.clone()
+        attended = NATIVE.cached_attention(
+            *own,
+            tables=tables,
+            sequences_R=torch.arange(rows),
+            positions_R=torch.tensor(positions),
+            cos=cos,
+            sin=sin,
+            q_norm_D=norms[0],
+            k_norm_D=norms[1],
+            alone=alone,
+        )
+        assert attended.isfinite().all()
+        results.append((*own, attended))
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
 
 
 def test_a_view_that_would_be_changed_in_place_is_refused() -> None:

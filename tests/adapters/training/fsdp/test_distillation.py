@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 import attrs
 import pytest
 import torch
+from tests.adapters.training.fsdp import made
+from tests.tiny import llama
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -16,7 +19,7 @@ from hexpo.adapters.models.families import Packing
 from hexpo.adapters.models.lora import Lora
 from hexpo.adapters.models.policy import Policy, Precision
 from hexpo.adapters.stores.memory import MemoryRowStore
-from hexpo.adapters.training.fsdp import Config, FsdpEngine, build, build_frozen
+from hexpo.adapters.training.fsdp import Config, FsdpEngine, build_frozen
 from hexpo.domain.aggregate import Mode, Unit
 from hexpo.domain.batch import Batch, Sequences
 from hexpo.domain.distillation.losses import forward_kl, reverse_kl, topk_measures
@@ -33,35 +36,11 @@ VOCABULARY = 61
 
 
 def policy(seed: int = 0) -> Policy:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(seed)
-    module = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=32,
-            intermediate_size=48,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            initializer_range=0.2,
-        )
-    )
+    module = llama(seed=seed, vocab_size=VOCABULARY, initializer_range=0.2)
     return Policy(module, precision=Precision.FP32)
 
 
-def engine_of(model: Policy, **settings: Any) -> tuple[FsdpEngine, MemoryRowStore]:
-    store = MemoryRowStore()
-    engine = build(
-        Config(**{"learning_rate": 1e-2, **settings}),
-        policy=model,
-        store=store,
-        tokenizer=None,  # type: ignore[arg-type]
-        temperature=TEMPERATURE,
-        total_steps=10,
-        seed=1,
-    )
-    return engine, store
+engine_of = partial(made.engine_of, temperature=TEMPERATURE)
 
 
 def rows_in(store: MemoryRowStore) -> Sequences:

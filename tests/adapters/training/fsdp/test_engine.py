@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.adapters.training.fsdp.made import engine_of
 from torch import Tensor
 from torch.testing import assert_close
 
 from hexpo.adapters.models.families import Packing
 from hexpo.adapters.models.policy import Policy, Precision
 from hexpo.adapters.stores.memory import MemoryRowStore
-from hexpo.adapters.training.fsdp import Config, FsdpEngine, Lora, build
+from hexpo.adapters.training.fsdp import FsdpEngine, Lora
 from hexpo.domain.batch import Batch, Sequences
 from hexpo.domain.errors import CheckpointError, NonFinite, Unsupported, WrongBatch
 from hexpo.domain.losses.ppo import ppo
@@ -44,22 +45,6 @@ def policy(family: str = "llama", precision: Precision = Precision.FP32, **more:
     for parameter in module.parameters():
         parameter.data = parameter.data.to(precision.dtype)
     return Policy(module, precision=precision)
-
-
-def engine_of(model: Policy, **settings: Any) -> tuple[FsdpEngine, MemoryRowStore]:
-    store = MemoryRowStore()
-    released: Callable[[], None] = lambda: None  # noqa: E731
-    engine = build(
-        Config(**{"learning_rate": 1e-2, **settings}),
-        policy=model,
-        store=store,
-        tokenizer=None,  # type: ignore[arg-type]
-        temperature=1.0,
-        total_steps=10,
-        seed=1,
-        release=released,
-    )
-    return engine, store
 
 
 def rows_in(store: MemoryRowStore, *, first_id: int = 0, first_token: bool = False) -> Sequences:

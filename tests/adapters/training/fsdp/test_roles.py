@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from tests.adapters.training.fsdp import made
+from tests.tiny import llama
 from torch import Tensor
 from torch.testing import assert_close
 
 from hexpo.adapters.models.lora import Lora
 from hexpo.adapters.models.policy import Policy, Precision
 from hexpo.adapters.stores.memory import MemoryRowStore
-from hexpo.adapters.training.fsdp import Config, FsdpEngine, build, build_frozen
+from hexpo.adapters.training.fsdp import Config, FsdpEngine, build_frozen
 from hexpo.domain.batch import Batch, Sequences
 from hexpo.domain.errors import Unsupported
 from hexpo.domain.losses.value import value
@@ -26,37 +29,13 @@ TEMPERATURE = 0.7
 
 
 def policy(precision: Precision = Precision.FP32) -> Policy:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
-    module = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=61,
-            hidden_size=32,
-            intermediate_size=48,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            initializer_range=0.2,
-        )
-    )
+    module = llama(vocab_size=61, initializer_range=0.2)
     for parameter in module.parameters():
         parameter.data = parameter.data.to(precision.dtype)
     return Policy(module, precision=precision)
 
 
-def engine_of(model: Policy, **settings: Any) -> tuple[FsdpEngine, MemoryRowStore]:
-    store = MemoryRowStore()
-    engine = build(
-        Config(**{"learning_rate": 1e-2, **settings}),
-        policy=model,
-        store=store,
-        tokenizer=None,  # type: ignore[arg-type]
-        temperature=TEMPERATURE,
-        total_steps=10,
-        seed=1,
-    )
-    return engine, store
+engine_of = partial(made.engine_of, temperature=TEMPERATURE)
 
 
 def rows_in(
