@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -77,15 +77,19 @@ class Evaluator:
         name: str = "held-out",
         ks: Sequence[int] | None = None,
         beside: Beside | None = None,
+        refresh: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Args: at_once: rows in play together. ks: the k of pass@k and majority@k; powers of two
-        by default. beside: what `run_beside` needs; None: it runs as `run` does."""
+        by default. beside: what `run_beside` needs; None: it runs as `run` does.
+        refresh: brings `rollout` to the present version, where no transfer does."""
         self._source, self._player, self._rollout = source, player, rollout
         self._samples, self._at_once, self._ks = samples, at_once, ks
-        self.name, self._beside = name, beside
+        self.name, self._beside, self._refresh = name, beside, refresh
 
     async def run(self, tracker: Tracker | None = None) -> EvaluationReport:
         """Measure the present version. Raises DataError: the source has no row (E3)."""
+        if self._refresh is not None:
+            await self._refresh()
         return await self._measure(self._player, self._rollout.version, tracker)
 
     @property
@@ -97,8 +101,9 @@ class Evaluator:
         """Measure the version of this moment on replicas of its own, whatever is published
         meanwhile. Shows no progress: the training step does.
 
-        Returns: None where no replica can be spared any more: others are fenced.
-        Raises: DataError: the source has no row. EngineFailed: leased replicas failed again.
+        Returns: None where no replica can be spared any more, since others are fenced, or where
+            those that were leased failed, too: whether the run can go on is the others' matter.
+        Raises: DataError: the source has no row.
         """
         chosen = self._beside
         if chosen is None:
@@ -110,9 +115,8 @@ class Evaluator:
                 log.warning("evaluation %r is left out: %s", self.name, reason)
                 return None
             except EngineFailed as failure:
-                if not left:
-                    raise
-                log.warning("evaluation %r starts again: %s", self.name, failure)
+                then = "starts again" if left else "is left out"
+                log.warning("evaluation %r %s: %s", self.name, then, failure)
         return None
 
     async def _on_lease(self, chosen: Beside) -> EvaluationReport:

@@ -11,8 +11,8 @@ from typing import Any
 import attrs
 
 from hexpo.application.membership import Member
-from hexpo.application.ports.rollout import RolloutEngine
-from hexpo.application.ports.transfer import Digest
+from hexpo.application.ports.rollout import PauseMode, RolloutEngine
+from hexpo.application.ports.transfer import Digest, Update
 from hexpo.domain.errors import EngineFailed, Unsupported, WrongValue
 
 _ANSWER_SECONDS = 5.0
@@ -96,6 +96,30 @@ class Fan:
             raise EngineFailed(f"{names} did not {what}, and waited for others") from cause
         return answered
 
+    async def catch_up(
+        self,
+        member: Member,
+        update: Update,
+        digest: Digest | None,
+        *,
+        call_seconds: float,
+        load_seconds: float,
+    ) -> None:
+        """Bring one member to the version that the others have, or fence it.
+
+        Args: digest: what the others read. call_seconds, load_seconds: bounds of the calls.
+        """
+        await self.out([member], "pause", lambda e: e.pause(PauseMode.ABORT), call_seconds)
+        read = await self.out(
+            [] if member.is_fenced else [member],
+            f"confirm version {update.version}",
+            lambda engine: engine.load_weights(update),
+            load_seconds,
+        )
+        require_same(confirmed(read, update.version, self.fence), digest, self.fence)
+        here = [] if member.is_fenced else [member]
+        await self.out(here, "resume", lambda engine: engine.resume(), call_seconds)
+
     async def _judge(self, late: Sequence[Member], what: str, *, ask: bool) -> list[Member]:
         """Fences those that are late by themselves. Returns: the others."""
         lives = await self._alive(late) if late and ask else []
@@ -139,6 +163,34 @@ def _noting(
     return note
 
 
+def confirmed(
+    read: Mapping[Member, Digest | None],
+    version: int,
+    fence: Callable[[Member, BaseException], None],
+) -> dict[Member, Digest | None]:
+    """Of those that answered, who reports the version that it was given; the others are fenced."""
+    for member in read:
+        if not member.is_fenced and member.engine.version != version:
+            what = f"reports version {member.engine.version} after loading {version}"
+            fence(member, EngineFailed(f"{member.name} {what}"))
+    return {member: got for member, got in read.items() if not member.is_fenced}
+
+
+def require_same(
+    read: Mapping[Member, Digest | None],
+    digest: Digest | None,
+    fence: Callable[[Member, BaseException], None],
+) -> None:
+    """Fences whoever read other weights."""
+    for member, got in read.items():
+        if got != digest:
+            error = EngineFailed(
+                f"{member.name} read {_words(got)}, most others {_words(digest)}: its weights"
+                " cannot be trusted"
+            )
+            fence(member, error)
+
+
 def agreed(
     read: Mapping[Member, Digest | None], fence: Callable[[Member, BaseException], None]
 ) -> Digest | None:
@@ -153,13 +205,7 @@ def agreed(
     if len(counted) > 1 and 2 * votes <= len(read):
         each = "; ".join(f"{member.name} read {_words(got)}" for member, got in read.items())
         raise EngineFailed(f"replicas read different weights, no two halves alike: {each}")
-    for member, got in read.items():
-        if got != digest:
-            error = EngineFailed(
-                f"{member.name} read {_words(got)}, most others {_words(digest)}: its weights"
-                " cannot be trusted"
-            )
-            fence(member, error)
+    require_same(read, digest, fence)
     return digest
 
 

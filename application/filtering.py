@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
 from enum import Enum
 
 import attrs
@@ -34,6 +34,13 @@ class Dropped:
     length: int
     """Ids of the rendered conversation, generation prompt included."""
     reason: str
+
+
+def first_of(dropped: Sequence[Dropped], *, most: int = 3) -> str:
+    """The first rows that were left out, each with its reason, and how many more there are."""
+    shown = "; ".join(f"{row.id}: {row.reason}" for row in dropped[:most])
+    more = len(dropped) - most
+    return f"{shown}; and {more} more" if more > 0 else shown
 
 
 class FilteredSource:

@@ -60,7 +60,8 @@ class Player:
     its peers go on. When *all* samples of `give_up_after` tickets in a row fail by the same
     exception from the same line, that is a fault of the program and not of the samples: it is
     raised, with its first traceback. Likewise for a grader that fails on all samples of so many
-    tickets and has never graded one: no batch could ever be filled.
+    tickets and has never graded one, and for a rollout engine that stands alone and gives no answer
+    that can be one: no batch could ever be filled.
     """
 
     def __init__(
@@ -72,11 +73,14 @@ class Player:
         give_up_after: int,
         greedy: AgentLoop | None = None,
         vocabulary: int | None = None,
+        engine: str = "",
     ) -> None:
         """Args: greedy: plays one more answer of each ticket, as a baseline; it is graded, and
         neither judged nor trained. vocabulary: ids from there on are no answer; None: any may be.
+        engine: the name of the only one that answers, which is given up when it talks nonsense;
+            empty: there are several, and whoever sends them requests fences that one.
         """
-        self._greedy, self._vocabulary = greedy, vocabulary
+        self._greedy, self._vocabulary, self._engine = greedy, vocabulary, engine
         self.meter = Meter()
         """Of all answers that are being played."""
         self._agent, self._rewards, self._policy = agent, rewards, policy
@@ -156,19 +160,31 @@ class Player:
                 failure = Failed(cause=Cause.RAISED, message=f"{type(error).__name__}: {error}")
                 log.warning("%s failed (try %d): %s", name, attempt + 1, failure.message)
             else:
-                return self._sound(played, ticket, sample, name), None
+                return self._sound(played, ticket, sample, name)
             finally:
                 self.meter.end()
         return _without_answer(ticket, sample, StopReason.FAILED, failure), fault
 
-    def _sound(self, row: Trajectory, ticket: Ticket, sample: int, name: str) -> Trajectory:
-        """The row, or one that failed: what contradicts itself is not trained."""
+    def _sound(
+        self, row: Trajectory, ticket: Ticket, sample: int, name: str
+    ) -> tuple[Trajectory, _Fault | None]:
+        """The row, or one that failed: what contradicts itself is not trained. A part that an
+        update cut says nothing about its engine."""
         flaw = None if row.failure is not None else flaw_of(row, vocabulary=self._vocabulary)
         if flaw is None:
-            return row
+            return row, None
         log.warning("%s gave a bad answer: %s", name, flaw)
         failure = Failed(cause=Cause.BAD_RESULT, message=flaw)
-        return _without_answer(ticket, sample, StopReason.FAILED, failure)
+        bad = _without_answer(ticket, sample, StopReason.FAILED, failure)
+        if not self._engine or row.stop is StopReason.ABORTED:
+            return bad, None
+        return bad, _Fault("nonsense", EngineFailed(self._nonsense(name, flaw)))
+
+    def _nonsense(self, name: str, flaw: str) -> str:
+        return (
+            f"rollout engine {self._engine} talks nonsense: none of its answers to"
+            f" {self._give_up_after} prompts in a row can be one, at first {name}: {flaw}"
+        )
 
     def _timed_out(self, ticket: Ticket, sample: int, name: str) -> Trajectory:
         message = f"no end within {self._policy.deadline_seconds} s"

@@ -122,20 +122,13 @@ class Learner:
         """Who learns, by role: what a checkpoint holds."""
         return {name: role.engine for name, role in self._roles.items()}
 
-    async def learn(self, groups: Sequence[Group], watch: Stopwatch) -> Learnt:
-        """Train on the groups and publish.
-
-        Raises: NonFinite: an engine skipped too many optimizer steps in a row.
-        """
-        lesson = Lesson()
-        await self.add(lesson, groups, watch)
-        return await self.close(lesson)
-
     async def add(self, lesson: Lesson, groups: Sequence[Group], watch: Stopwatch) -> None:
         """Train on some of a version's groups, as soon as they are there.
 
         Each optimizer step is a mean over its own groups alone, so it does not matter whether they
         came alone or with the rest of the batch; baselines and coefficients move at `close`.
+
+        Raises: NonFinite: an engine skipped too many optimizer steps in a row.
         """
         chosen = self._settings
         batch, metrics = await asyncio.to_thread(  # a tenth of a second for a million tokens

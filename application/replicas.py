@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 
 from hexpo.application.dispatch import Desk
-from hexpo.application.fanning import Fan, Missed, agreed, because, never
+from hexpo.application.fanning import Fan, Missed, agreed, because, confirmed, never
 from hexpo.application.leasing import Lease
 from hexpo.application.membership import Member, Standing, Usage, shares
 from hexpo.application.ports.rollout import (
@@ -86,6 +86,7 @@ class Replicas:
         self._pulse: asyncio.Task[None] | None = None
         self._closed = False
         self._update: Update | None = None
+        self._digest: Digest | None = None
         self._version = max(engine.version for engine in engines.values())
         self._moved_reported = 0
         for member in self._members.values():
@@ -176,7 +177,9 @@ class Replicas:
             desk.fail(EngineFailed("this lease of replicas has ended"))
             for member in members:
                 if not member.is_fenced:
-                    self._errand(self._return(member))
+                    member.standing = Standing.RETURNING
+                    if not self._closed:
+                        self._errand(self._return(member))
 
     # Updates
 
@@ -213,13 +216,9 @@ class Replicas:
             self._settings.load_seconds,
             missed=Missed.ASK,
         )
-        for member in read:
-            if member.engine.version != update.version:
-                what = f"reports version {member.engine.version} after loading {update.version}"
-                self._fence(member, EngineFailed(f"{member.name} {what}"))
-        digest = agreed({one: got for one, got in read.items() if not one.is_fenced}, self._fence)
+        digest = agreed(confirmed(read, update.version, self._fence), self._fence)
         self._require_living()
-        self._version, self._update = update.version, update
+        self._version, self._update, self._digest = update.version, update, digest
         return digest
 
     async def sleep(self) -> None:
@@ -358,24 +357,17 @@ class Replicas:
             update = self._update
             is_old = member.engine.version != self._version or not loaded
             if is_old and update is not None and self._settings.catch_up:
-                await self._catch_up(member, update)
+                bounds = self._settings
+                await self._fan.catch_up(
+                    member,
+                    update,
+                    self._digest,
+                    call_seconds=bounds.call_seconds,
+                    load_seconds=bounds.load_seconds,
+                )
             elif is_old:
                 return
             self._admit(member)
-
-    async def _catch_up(self, member: Member, update: Update) -> None:
-        bounds = self._settings
-        one, keep = [member], PauseMode.ABORT
-        await self._fan.out(one, "pause", lambda e: e.pause(keep), bounds.call_seconds)
-        await self._fan.out(
-            [] if member.is_fenced else one,
-            f"confirm version {update.version}",
-            lambda engine: engine.load_weights(update),
-            bounds.load_seconds,
-        )
-        await self._fan.out(
-            [] if member.is_fenced else one, "resume", lambda e: e.resume(), bounds.call_seconds
-        )
 
     async def _feel(self) -> None:
         """A deadline passed: whoever hangs is found now, not at the next update."""

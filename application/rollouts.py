@@ -12,15 +12,17 @@ from collections.abc import Callable, Iterable
 
 import attrs
 
+from hexpo.application.bias import Bias
 from hexpo.application.curriculum import Curriculum
 from hexpo.application.grading import Player
 from hexpo.application.occupancy import Occupancy
 from hexpo.application.ports.prompts import Position, PromptSource
 from hexpo.application.turns import Meter
 from hexpo.domain.errors import RewardUnavailable
-from hexpo.domain.metrics import Metrics, latest, mean_of, merge
+from hexpo.domain.metrics import Metrics, latest, merge
 from hexpo.domain.schedule import (
     Dropped,
+    End,
     Gate,
     Reason,
     Trained,
@@ -97,7 +99,7 @@ class Rollouts:
         self._in_flight: dict[int, InFlight] = {}
         self._plays: dict[int, asyncio.Task[None]] = {}
         self._again: list[InFlight] = []
-        self._passed = self._taken = 0
+        self._bias = Bias()
         self._tasks: asyncio.TaskGroup | None = None
         self._changed = asyncio.Event()
         self._occupancy = Occupancy()
@@ -183,15 +185,12 @@ class Rollouts:
             if self.curriculum is not None:
                 self.curriculum.learn(group)
             reason = self._judge(group)
-            del self._in_flight[number]
             if reason is None:
-                self._taken += 1
-                self._passed += passed(self.gate, number)
-                self.gate = settle(self.gate, number, Trained())
+                self._settle(number, Trained())
                 taken.append(group)
                 refill = refill.after(kept=1)
                 continue
-            self.gate = settle(self.gate, number, Dropped(reason))
+            self._settle(number, Dropped(reason))
             if reason is Reason.FILTERED:
                 refill = refill.after(filtered=1)
                 if refill.missing:
@@ -218,9 +217,8 @@ class Rollouts:
         over age are dropped. Nothing new is issued until `fill`."""
         self.gate = publish(self.gate, version, short=self.gate.wanted > 0)
         for number in overdue(self.gate):
-            self.gate = settle(self.gate, number, Dropped(Reason.STALE))
+            self._settle(number, Dropped(Reason.STALE))
             self._finished.pop(number, None)
-            self._in_flight.pop(number, None)
             if number in self._plays:  # its requests would take slots and train nothing
                 self._plays.pop(number).cancel()
 
@@ -233,18 +231,15 @@ class Rollouts:
     def metrics(self) -> Metrics:
         """Admissions, ages and drops since the last call, and how the last batch was filled.
 
-        `bias/passed`: older groups still alive, a trained group: 0 where nobody is favoured (F3).
-        `busy/rollouts`: share of the time in which a group was being played. `queue/groups`: whole
-        ones that wait to be trained.
+        `bias/...`: whom the order favours (F3). `busy/rollouts`: share of the time in which a
+        group was being played. `queue/groups`: whole ones that wait to be trained.
         """
         earlier, self._reported = self._reported, self.gate.ledger
-        taken, self._taken = self._taken, 0
-        passed_by, self._passed = self._passed, 0
         refills, self._refills = self._refills, []
         return {
             **measures(self.gate.ledger, earlier),
             **merge(refill.metrics for refill in refills),
-            "bias/passed": mean_of(passed_by, taken),
+            **self._bias.metrics(),
             **(self.curriculum.metrics() if self.curriculum is not None else {}),
             "busy/rollouts": self._occupancy.share(),
             "queue/groups": latest(float(len(self._finished))),
@@ -258,6 +253,7 @@ class Rollouts:
             samples=self._samples,
         )
         self._in_flight[wanted.number] = wanted
+        self._bias.begins(wanted.number)
         play = tasks.create_task(self._play(ticket), name=f"ticket {ticket.number}")
         self._plays[ticket.number] = play
 
@@ -270,9 +266,16 @@ class Rollouts:
             raise
         self._plays.pop(ticket.number, None)
         if self.gate.is_alive(ticket.number):  # else it was dropped as stale meanwhile
+            self._bias.ends(ticket.number)
             self._finished[ticket.number] = group
             self._changed.set()
             self.meter.changed.set()
+
+    def _settle(self, number: int, end: End) -> None:
+        """What became of a group that was admitted."""
+        self._bias.settles(number, end, passed=passed(self.gate, number))
+        self.gate = settle(self.gate, number, end)
+        self._in_flight.pop(number, None)
 
     async def _change(self, stop: asyncio.Event | None) -> bool:
         """Wait until a group is finished or `stop` is set; False for the latter."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from hexpo.application.ports.tracker import Sample
-from hexpo.domain.trajectory import Failed, Graded, Scored
+from hexpo.domain.trajectory import Failed, Graded, Group, Scored
 
 
 def sample_of(graded: Graded, *, step: int, phase: str) -> Sample:
@@ -27,3 +29,8 @@ def sample_of(graded: Graded, *, step: int, phase: str) -> Sample:
         versions=tuple(row.version.tolist()),
         extra=outcome.extra if isinstance(outcome, Scored) else {},
     )
+
+
+def samples_of(groups: Iterable[Group], *, step: int) -> list[Sample]:
+    """Records of all that a step trained on."""
+    return [sample_of(row, step=step, phase="train") for group in groups for row in group.rows]

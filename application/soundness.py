@@ -20,15 +20,17 @@ def flaw_of(row: Trajectory, *, vocabulary: int | None = None) -> str | None:
         return f"a prompt of {row.prompt_length} tokens does not fit into {row.tokens.numel()}"
     if row.stop is StopReason.ABORTED:
         return "it was cut and nobody continued it: a part is not graded as an answer"
+    if not row.tokens.numel():
+        return None
+    if _strange_ids(row.tokens, vocabulary) is None and int(row.version.min()) >= 0:
+        return None  # nearly always; what was sampled is looked up only where something is strange
     sampled = row.tokens[row.action]
     if not sampled.numel():
         return None
     flaw = _strange_ids(sampled, vocabulary)
-    if flaw is not None:
-        return flaw
-    if int(row.version[row.action].min()) < 0:
+    if flaw is None and int(row.version[row.action].min()) < 0:
         return "it has tokens of no version"
-    return None
+    return flaw
 
 
 def flaw_of_piece(piece: Generation, *, vocabulary: int | None = None) -> str | None:

@@ -7,7 +7,9 @@ a plain weighted sum, and no split can change it (A1).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -41,6 +43,19 @@ class Mode(Enum):
     """No denominator."""
     PROMPT_MEAN = "prompt-mean"
     """Every prompt (group); inside it every token."""
+
+
+FORMULAS: Mapping[Mode, str] = MappingProxyType(
+    {
+        Mode.TOKEN_MEAN: "sum of x / tokens of the step",
+        Mode.SEQ_MEAN_TOKEN_MEAN: "sum over rows (sum of x / tokens of the row) / live rows",
+        Mode.SEQ_MEAN_TOKEN_SUM: "sum of x / live rows",
+        Mode.SEQ_MEAN_TOKEN_SUM_NORM: "sum of x / (live rows * constant)",
+        Mode.TOKEN_SUM: "sum of x",
+        Mode.PROMPT_MEAN: "sum over groups (sum of x / tokens of the group) / live groups",
+    }
+)
+"""What each mode makes of the trained tokens' x; a live row or group has at least one."""
 
 
 def row_weights(

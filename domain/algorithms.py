@@ -8,32 +8,52 @@ from types import MappingProxyType
 
 import attrs
 
-from hexpo.domain.advantages.catalogue import ADVANTAGES
-from hexpo.domain.catalogue import Entry
-from hexpo.domain.correction.catalogue import WEIGHTS
-from hexpo.domain.distillation.catalogue import DISTILLATIONS
-from hexpo.domain.kl.catalogue import KL_ESTIMATORS
-from hexpo.domain.losses.catalogue import LOSSES, TERMS
-from hexpo.domain.masks.catalogue import CHOICES, GATES, MASKS
-from hexpo.domain.preference.catalogue import FITTED
+from hexpo.domain.advantages import catalogue as advantages
+from hexpo.domain.aggregate import FORMULAS
+from hexpo.domain.catalogue import Elsewhere, Entry
+from hexpo.domain.correction import catalogue as correction
+from hexpo.domain.distillation import catalogue as distillation
+from hexpo.domain.kl import catalogue as kl
+from hexpo.domain.losses import catalogue as losses
+from hexpo.domain.masks import catalogue as masks
+from hexpo.domain.preference import catalogue as preference
 from hexpo.domain.shaping.catalogue import SHAPINGS
 
 CATALOGUES: Mapping[str, Mapping[str, Entry]] = MappingProxyType(
     {
-        "advantage": ADVANTAGES,
-        "policy loss": LOSSES,
-        "term": TERMS,
-        "KL estimator": KL_ESTIMATORS,
-        "distillation": DISTILLATIONS,
-        "fit": FITTED,
+        "advantage": advantages.ADVANTAGES,
+        "policy loss": losses.LOSSES,
+        "term": losses.TERMS,
+        "KL estimator": kl.KL_ESTIMATORS,
+        "distillation": distillation.DISTILLATIONS,
+        "fit": preference.FITTED,
         "shaping": SHAPINGS,
-        "weight": WEIGHTS,
-        "mask": MASKS,
-        "choice": CHOICES,
-        "gate": GATES,
+        "weight": correction.WEIGHTS,
+        "mask": masks.MASKS,
+        "choice": masks.CHOICES,
+        "gate": masks.GATES,
+        "controller": kl.CONTROLLERS,
     }
 )
 """Each kind of algorithm and its names."""
+
+AGGREGATION = "aggregation"
+"""The kind of what has no function of its own: ways to make many numbers one."""
+
+KINDS = (*CATALOGUES, AGGREGATION)
+
+ELSEWHERE: Mapping[str, Mapping[str, Elsewhere]] = MappingProxyType(
+    {
+        "advantage": advantages.ELSEWHERE,
+        "policy loss": losses.ELSEWHERE,
+        "KL estimator": kl.ELSEWHERE,
+        "distillation": distillation.ELSEWHERE,
+        "fit": preference.ELSEWHERE,
+        "weight": correction.ELSEWHERE,
+        "gate": masks.ELSEWHERE,
+    }
+)
+"""Names of other libraries: what each means here, or why it is refused."""
 
 
 @attrs.frozen(kw_only=True)
@@ -42,18 +62,19 @@ class Line:
 
     kind: str
     name: str
-    summary: str
+    summary: str = ""
     formula: str
-    source: str
-    options: Mapping[str, str]
+    source: str = ""
+    options: Mapping[str, str] = MappingProxyType({})
     """Names and defaults as text; `required` where there is none."""
-    needs: tuple[str, ...]
-    """Columns, and what else a run must provide."""
-    unit: str
+    needs: tuple[str, ...] = ()
+    """Columns that it reads."""
+    asks: tuple[str, ...] = ()
+    """What a run must provide beside columns: a critic, two samples a prompt, ..."""
+    unit: str = ""
     """`token`, `sequence` or `pair`; empty for what is not a loss."""
-    mode: str
+    mode: str = ""
     """The aggregation that belongs to it; empty where the configuration's is taken."""
-    min_samples: int
 
 
 def lines(kind: str | None = None) -> Iterator[Line]:
@@ -62,11 +83,15 @@ def lines(kind: str | None = None) -> Iterator[Line]:
         if kind is None or kind == name:
             for entry in catalogue.values():
                 yield _line(name, entry)
+    if kind in (None, AGGREGATION):
+        for mode, formula in FORMULAS.items():
+            yield Line(kind=AGGREGATION, name=mode.value, formula=formula)
 
 
 def _line(kind: str, entry: Entry) -> Line:
     columns = entry.columns
     given = {*columns.tokens, *columns.sequences} - {"owner", "length"}
+    samples = [f"at least {entry.min_samples} samples a prompt"] if entry.min_samples > 1 else []
     return Line(
         kind=kind,
         name=entry.name,
@@ -74,10 +99,10 @@ def _line(kind: str, entry: Entry) -> Line:
         formula=entry.formula,
         source=entry.source,
         options={name: _shown(default) for name, default in entry.options.items()},
-        needs=(*sorted(given), *sorted(entry.needs)),
+        needs=tuple(sorted(given)),
+        asks=(*sorted(entry.needs), *samples),
         unit="" if entry.unit is None else entry.unit.value,
         mode="" if entry.default_mode is None else entry.default_mode.value,
-        min_samples=entry.min_samples,
     )
 
 

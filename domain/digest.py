@@ -115,16 +115,12 @@ def _words(words_W: Tensor) -> int:
 @lru_cache(maxsize=16)
 def _odd(count: int, device: torch.device) -> Tensor:
     """Fixed odd multipliers, splitmix64 of the place: the same on every device."""
-    x = torch.arange(1, count + 1, dtype=torch.int64, device=device) * _signed(0x9E3779B97F4A7C15)
-    x = (x ^ _shifted(x, 30)) * _signed(0xBF58476D1CE4E5B9)
-    x = (x ^ _shifted(x, 27)) * _signed(0x94D049BB133111EB)
+    x = torch.arange(1, count + 1, dtype=torch.int64, device=device) * (0x9E3779B97F4A7C15 - 2**64)
+    x = (x ^ _shifted(x, 30)) * (0xBF58476D1CE4E5B9 - 2**64)
+    x = (x ^ _shifted(x, 27)) * (0x94D049BB133111EB - 2**64)
     return (x ^ _shifted(x, 31)) | 1
 
 
 def _shifted(x: Tensor, bits: int) -> Tensor:
     """To the right, zeros coming in."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
-
-
-def _signed(value: int) -> int:
-    return value - 2**64 if value >= 2**63 else value

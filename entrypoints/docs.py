@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import attrs
 
-from hexpo.domain.algorithms import CATALOGUES, Line, lines
+from hexpo.domain.algorithms import ELSEWHERE, KINDS, Line, lines
 from hexpo.domain.sampling import Sampling
 from hexpo.infrastructure import find
 from hexpo.infrastructure.config.documentation import Field, fields_of, lines_under
@@ -82,6 +82,10 @@ WHERE: Mapping[str, str] = MappingProxyType(
         "choice": "Made for the losses that read `covariant`.",
         "gate": "Chosen by `algorithm.correction`: they read the present policy, so they zero"
         " numerators only.",
+        "controller": "Chosen by `algorithm.controllers`: they move a coefficient from step to"
+        " step, which starts as it is configured. Without one it stays.",
+        "aggregation": "Chosen by `algorithm.aggregation` and by each term: what its numbers x, one"
+        " a trained token or one a row, become together.",
     }
 )
 """How a kind of algorithm is chosen."""
@@ -90,28 +94,34 @@ WHERE: Mapping[str, str] = MappingProxyType(
 def algorithms() -> str:
     """The page of all algorithms, a section a kind, from the catalogues."""
     parts = [ALGORITHMS]
-    for kind in CATALOGUES:
+    for kind in KINDS:
         parts.append(f"## {kind}\n\n{WHERE[kind]}\n")
         for line in lines(kind):
-            parts += [f"### `{line.name}`\n", f"{line.summary}\n", f"    {line.formula}\n"]
-            parts.append("\n".join(_facts(line)) + "\n")
+            texts = (f"### `{line.name}`", line.summary, f"    {line.formula}", _facts(line))
+            parts += [f"{text}\n" for text in texts if text]
+        if kind in ELSEWHERE:
+            parts.append(f"Names of other libraries:\n\n{_foreign(kind)}\n")
     return "\n".join(parts)
 
 
-def _facts(line: Line) -> Iterator[str]:
-    if line.unit:
-        yield f"- one number a {line.unit}" + (
-            f", aggregated by `{line.mode}`" if line.mode else ""
-        )
-    if line.options:
-        yield "- options: " + ", ".join(
-            f"`{name} = {value}`" for name, value in line.options.items()
-        )
-    if line.needs:
-        yield "- reads: " + ", ".join(line.needs)
-    if line.min_samples > 1:
-        yield f"- at least {line.min_samples} samples a prompt"
-    yield f"- source: {line.source}"
+def _foreign(kind: str) -> str:
+    return "\n".join(
+        f"- `{name}`{'' if one.means else ' is refused'}: {one.hint}"
+        for name, one in ELSEWHERE[kind].items()
+    )
+
+
+def _facts(line: Line) -> str:
+    options = ", ".join(f"`{name} = {value}`" for name, value in line.options.items())
+    aggregated = f", aggregated by `{line.mode}`" if line.mode else ""
+    facts = (
+        ("one number a ", f"{line.unit}{aggregated}" if line.unit else ""),
+        ("options: ", options),
+        ("reads: ", ", ".join(line.needs)),
+        ("needs: ", ", ".join(line.asks)),
+        ("source: ", line.source),
+    )
+    return "\n".join(f"- {label}{text}" for label, text in facts if text)
 
 
 def main(folder: Path) -> None:

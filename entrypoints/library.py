@@ -1,7 +1,7 @@
 """hexpo from Python: build a run, change its parts, train it, get its numbers back.
 
-    run = build("addition.yaml", "run.steps=20")
-    run.container.reward.override(my_reward)  # any provider, on this run only
+    run = build("addition.yaml", "run.steps=20", reward=my_reward)
+    run.container.tracker.override(my_tracker)  # any other part, on this run only
     report = run.train()
     report.history[-1]["reward/mean"]
 
@@ -12,6 +12,7 @@ process, one after the other or side by side.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
@@ -21,20 +22,32 @@ from hexpo.application.chat import Conversation
 from hexpo.application.evaluate import EvaluationReport
 from hexpo.application.export import ENGINE, export, write_model
 from hexpo.application.fit import Fit, FitReport
-from hexpo.application.train import RunReport, Trainer
-from hexpo.domain.errors import ConfigurationError
+from hexpo.application.ports.reward import RewardFunction
+from hexpo.application.ports.rollout import RolloutEngine
+from hexpo.application.schedule import RunReport
+from hexpo.application.train import Trainer
+from hexpo.domain.errors import (
+    ConfigurationError,
+    DataError,
+    MissingExtra,
+    ModelError,
+    RewardUnavailable,
+)
 from hexpo.infrastructure import runs
 from hexpo.infrastructure.config import check, fitting
 from hexpo.infrastructure.config.load import Resolved, load, write
 from hexpo.infrastructure.config.schema import RunConfig
 from hexpo.infrastructure.config.structure import plain
-from hexpo.infrastructure.container import Container, container_of
+from hexpo.infrastructure.container import Container, container_of, renew
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 R = TypeVar("R", RunReport, FitReport)
+
+TO_MEND = (ConfigurationError, DataError, MissingExtra, ModelError, RewardUnavailable)
+"""What a user sets right before the next start."""
 
 Source = RunConfig | Path | str | Mapping[str, Any]
 """A typed configuration, a YAML file, or its content."""
@@ -47,9 +60,9 @@ class Run:
         self.resolved = resolved
         self.folder = folder
         self.container: Container = container_of(resolved.config, folder, console=console)
-        self._stop_asked = False
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._running: Trainer | Fit | None = None
+        self._stop_asked = self._is_used = False
+        self._running: Callable[[], object] | None = None
+        """Stops what runs, from any thread."""
 
     @property
     def config(self) -> RunConfig:
@@ -75,8 +88,8 @@ class Run:
     def stop(self) -> None:
         """End training after the step that is being trained, and save. From any thread."""
         self._stop_asked = True
-        if self._loop is not None and self._running is not None:
-            self._loop.call_soon_threadsafe(self._running.stop)
+        if (running := self._running) is not None:
+            running()
 
     async def train_async(self) -> RunReport:
         """Train, leave a whole run folder behind, and free everything.
@@ -89,7 +102,7 @@ class Run:
 
         async def run() -> RunReport:
             self._fail_early()
-            await self.container.processes().start()
+            await self.container.processes().start(teaching=True)
             trainer: Trainer = self.container.trainer()
             self._begin(trainer)
             return await trainer.run()
@@ -116,12 +129,20 @@ class Run:
         return await self._kept(run)
 
     def _begin(self, running: Trainer | Fit) -> None:
-        self._running, self._loop = running, asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
+
+        def stop() -> None:
+            with contextlib.suppress(RuntimeError):  # its loop ended meanwhile, and so did the run
+                loop.call_soon_threadsafe(running.stop)
+
+        self._running = stop
         if self._stop_asked:
             running.stop()
 
     async def _kept(self, run: Callable[[], Awaitable[R]]) -> R:
         """Run it in the run's folder, which says how it ended; everything is freed."""
+        self._begin_use()
+        is_new = not (self.folder / runs.CONFIG).exists()
         self._prepare_folder()
         try:
             report = await run()
@@ -131,9 +152,11 @@ class Run:
             is_stop = isinstance(error, KeyboardInterrupt | asyncio.CancelledError)
             state = runs.State.INTERRUPTED if is_stop else runs.State.FAILED
             self._mark_end(state, error=f"{type(error).__name__}: {error}")
+            if is_new and isinstance(error, TO_MEND):
+                runs.discard_unused(self.folder)  # the mended start gets its name
             raise
         finally:
-            self._loop = self._running = None
+            self._running, self._stop_asked = None, False
             await self.container.opened().close()
         self._mark_end(runs.State.FINISHED if report.finished else runs.State.INTERRUPTED)
         return report
@@ -144,6 +167,7 @@ class Run:
         Raises: ConfigurationError: the run has no held-out prompts, or is a reward model's.
         """
         self._require_answers()
+        self._begin_use()
         try:
             self._fail_early()
             if self.container.held_out_prompts() is None:
@@ -163,7 +187,9 @@ class Run:
 
         Raises: CheckpointError: there is none.
         """
+        self._begin_use()
         try:
+            await self.container.processes().start(answering=False)
             return await export(
                 folder,
                 engine=self.container.training(),
@@ -176,14 +202,25 @@ class Run:
     async def open_conversation(self) -> Conversation:
         """Load the newest checkpoint and start a dialogue. Call `close` in the end."""
         self._require_answers()
-        await self.container.processes().start()
-        await self._load_newest()
+        self._begin_use()
+        try:
+            await self.container.processes().start()
+            await self._load_newest()
+        except BaseException:
+            await self.close()
+            raise
         return Conversation(
             self.container.rollout(),
             self.container.tokenizer(),
             sampling=self.container.evaluation_sampling(),
             seed=self.config.run.seed,
         )
+
+    def _begin_use(self) -> None:
+        """What an earlier use closed is made again."""
+        if self._is_used:
+            renew(self.container)
+        self._is_used = True
 
     def _require_answers(self) -> None:
         if fitting.is_fit(self.config) and fitting.needs_value_head(self.config):
@@ -197,6 +234,7 @@ class Run:
         await self.container.opened().close()
 
     def _prepare_folder(self) -> None:
+        runs.require_free(self.folder)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             write(self.config, self.folder / runs.CONFIG)
@@ -234,9 +272,8 @@ class Run:
         engine, rollout = self.container.training(), self.container.rollout()
         await engine.load(checkpoint.folder / ENGINE)
         log.info("loaded the checkpoint of step %d", checkpoint.step)
-        version = await engine.publish()
         await rollout.pause(self.config.asynchrony.on_update.pause_mode)
-        await self.container.transfer().transfer(version)
+        await self.container.transfer().transfer(checkpoint.step)  # each step published a version
         await rollout.resume()
 
 
@@ -246,6 +283,8 @@ def build(
     folder: Path | str | None = None,
     console: object = None,
     fits: bool | None = None,
+    reward: RewardFunction | None = None,
+    rollout: RolloutEngine | None = None,
 ) -> Run:
     """A run that is ready to train or fit: resolved, checked, and composed; nothing is loaded.
 
@@ -253,15 +292,22 @@ def build(
         folder: the run's folder; None makes a new one below `run.folder`.
         console: a rich console for what shows progress.
         fits: refuse a configuration that is none of `fit` (or, false, one that is).
+        reward: the application's own grader, which need not be configured then.
+        rollout: the application's own engine. Any other part: `run.container.<part>.override`.
     Raises: ConfigurationError: every conflict at once.
     """
     resolved = resolve(config, *overrides)
     if fits is not None:
         require_use(resolved.config, fits=fits)
-    check.require_sound(resolved.config)
+    check.require_sound(resolved.config, brings_reward=reward is not None)
     section = resolved.config.run
     home = Path(folder) if folder else runs.create(Path(section.folder), section.name)
-    return Run(resolved, home, console=console)
+    run = Run(resolved, home, console=console)
+    if reward is not None:
+        run.container.reward.override(reward)
+    if rollout is not None:
+        run.container.rollout.override(rollout)
+    return run
 
 
 def resume(
@@ -269,14 +315,24 @@ def resume(
     *overrides: str,
     parent: Path | str = "runs",
     console: object = None,
+    reward: RewardFunction | None = None,
+    rollout: RolloutEngine | None = None,
 ) -> Run:
     """A run that goes on in its own folder, from its newest checkpoint.
 
     Args: run: its folder, or its name below `parent`. overrides: on top of its configuration.
+        console, reward, rollout: see `build`.
     Raises: ConfigurationError: there is no such run, or an override does not fit.
     """
     folder = runs.find(run, parent=Path(parent))
-    return build(folder / runs.CONFIG, *overrides, folder=folder, console=console)
+    return build(
+        folder / runs.CONFIG,
+        *overrides,
+        folder=folder,
+        console=console,
+        reward=reward,
+        rollout=rollout,
+    )
 
 
 def resolve(config: Source, *overrides: str) -> Resolved:

@@ -1,6 +1,6 @@
 """Writes a tiny random Llama with a byte tokenizer: seconds on one core, for tests and trials.
 
-python examples/make_tiny.py FOLDER
+python examples/make_tiny.py [FOLDER]    # models/tiny, where examples/tiny.yaml looks for it
 """
 
 from __future__ import annotations
@@ -60,4 +60,4 @@ def _tokenizer():  # type: ignore[no-untyped-def]
 
 
 if __name__ == "__main__":
-    make(Path(sys.argv[1]))
+    make(Path(sys.argv[1] if len(sys.argv) > 1 else "models/tiny"))

@@ -89,7 +89,14 @@ class Container(containers.DeclarativeContainer):
         learners.make_critic, config, store, tokenizer, platform, columns, opened
     )
     teacher = providers.Singleton(
-        learners.make_teacher, config, store, tokenizer, platform, columns, train_prompts
+        learners.make_teacher,
+        config,
+        store,
+        tokenizer,
+        platform,
+        columns,
+        train_prompts,
+        processes.provided.teachers,
     )
     transfer = providers.Singleton(
         engines.make_transfer,
@@ -109,8 +116,11 @@ class Container(containers.DeclarativeContainer):
     sampling = providers.Singleton(drawing.training_sampling, config)
     evaluation_sampling = providers.Singleton(drawing.evaluation_sampling, config)
     agent = providers.Singleton(parts.make_agent, config, rollout, tokenizer, sampling, "train")
+    examinee = providers.Singleton(
+        engines.make_examinee, config, rollout, policy.provider, tokenizer, opened
+    )
     evaluation_agent = providers.Singleton(
-        parts.make_agent, config, rollout, tokenizer, evaluation_sampling, "evaluate"
+        parts.make_agent, config, examinee, tokenizer, evaluation_sampling, "evaluate"
     )
     greedy_agent = providers.Singleton(
         parts.make_greedy_agent, config, rollout, tokenizer, sampling, estimators
@@ -125,6 +135,7 @@ class Container(containers.DeclarativeContainer):
         held_out,
         evaluation_player,
         rollout,
+        examinee,
         reward=reward,
         tokenizer=tokenizer,
         sampling=evaluation_sampling,
@@ -190,6 +201,14 @@ class Container(containers.DeclarativeContainer):
         held_out=held_out_examples,
         reference_point=reference_point,
     )
+
+
+def renew(container: Container) -> None:
+    """Forget the parts that were made, so that they are made again when they are next asked for;
+    what an application put in their place stays."""
+    for provider in container.providers.values():
+        if isinstance(provider, providers.Singleton):
+            provider.reset()
 
 
 def container_of(config: RunConfig, folder: Path, *, console: object = None) -> Container:

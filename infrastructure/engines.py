@@ -23,6 +23,7 @@ from hexpo.application.ports.training import TrainingEngine
 from hexpo.application.ports.transfer import WeightTransfer
 from hexpo.application.replicas import Replicas, ReplicaSettings
 from hexpo.application.residency import Mover, Residency
+from hexpo.application.schedule import Side
 from hexpo.domain.schedule.residency import Part, Resident
 from hexpo.domain.tolerance import TOLERANCES
 from hexpo.infrastructure import find
@@ -53,7 +54,7 @@ def make_rollout(
     """
     if replicas:
         return opened.keep(
-            as_one(replicas, tokenizer.vocabulary, catch_up=config.evaluation.beside)
+            as_one(replicas, tokenizer.vocabulary, catch_up=config.evaluation.side is Side.LEASE)
         )
     rollout: RolloutEngine = make(
         "rollout",
@@ -63,6 +64,20 @@ def make_rollout(
         tokenizer=tokenizer,
     )
     return opened.keep(rollout)
+
+
+def make_examinee(
+    config: RunConfig,
+    rollout: RolloutEngine,
+    policy: Callable[[], Policy],
+    tokenizer: Tokenizer,
+    opened: Opened,
+) -> RolloutEngine:
+    """Who answers evaluations: whoever generates, or an engine on the trainer's own policy."""
+    if config.evaluation.side is not Side.TRAINER or not config.rollout.replicas:
+        return rollout
+    own: RolloutEngine = make("rollout", "embedded", {}, policy=policy(), tokenizer=tokenizer)
+    return opened.keep(own)
 
 
 def as_one(
@@ -135,7 +150,7 @@ def make_transfer(
         transfer: WeightTransfer = make("transfer", kind, {}, rollout=rollout)
         return transfer
     options: dict[str, Any] = {"host": host} if kind == "collective" else {}
-    if kind == "shared_memory" and config.evaluation.beside:
+    if kind == "shared_memory" and config.evaluation.side is Side.LEASE:
         # A leased replica reads a version later than its peers: it has to be kept.
         options["buckets"] = 0
 

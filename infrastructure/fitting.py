@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 
 from hexpo.application.examples import ExampleReader, Form, readable
+from hexpo.application.filtering import first_of
 from hexpo.application.fit import FitSchedule
 from hexpo.application.held_out import HeldOut, ReferencePoint, Scoring
 from hexpo.application.learning import Recipe
@@ -39,14 +40,14 @@ def readable_source(
         return None
     found = readable(source, reader, on_long=config.data.on_long)
     if found.dropped:
-        first = found.dropped[0]
+        longest = max(row.length for row in found.dropped)
+        room = longest - config.rollout.max_new_tokens
         log.warning(
-            "%d of %d rows are left out, first %s: %s (the limit is data.max_prompt_tokens +"
-            " rollout.max_new_tokens)",
+            "%d of %d rows are left out (%s)%s",
             len(found.dropped),
             len(found.dropped) + len(found.source),
-            first.id,
-            first.reason,
+            first_of(found.dropped),
+            f"; data.max_prompt_tokens={room} has room for each" if longest > reader.limit else "",
         )
     return found.source
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from hexpo.adapters.models.loading import load_policy
 from hexpo.adapters.models.policy import Policy
+from hexpo.adapters.rollout.wire import RemoteRollout
 from hexpo.adapters.training.wire import kept_columns
 from hexpo.application.learning import POLICY, Learner, LearningSettings, Recipe, Role
 from hexpo.application.ports.platform import Platform
@@ -26,12 +27,14 @@ from hexpo.infrastructure.config.algorithm import critic_objective, updates
 from hexpo.infrastructure.config.capabilities import REFERENCE
 from hexpo.infrastructure.config.correction import shaping_of
 from hexpo.infrastructure.config.load import refuse
+from hexpo.infrastructure.config.model import shape_of
 from hexpo.infrastructure.config.schema import (
     FurtherModel,
     ModelRole,
     RunConfig,
     further_model,
 )
+from hexpo.infrastructure.config.served import is_served
 from hexpo.infrastructure.config.streaming import streams
 from hexpo.infrastructure.config.structure import structure
 from hexpo.infrastructure.config.teachers import routing_of, teachers_of
@@ -83,10 +86,12 @@ def make_teacher(
     platform: Platform,
     columns: frozenset[str],
     prompts: PromptSource,
+    served: Mapping[str, RemoteRollout],
 ) -> Scorer | None:
     """Frozen models that say how likely they find the ids, each for its own rows; None where
     nothing asks.
 
+    Args: served: engines of the teachers that are not run beside the policy, by name.
     Raises: ConfigurationError: ids do not mean the same as the policy's (S7), or a teacher's
         source is none of the data's (S4).
     """
@@ -95,7 +100,10 @@ def make_teacher(
         return None
     _require_sources(chosen, prompts)
     made = {
-        name: _teacher(config, model, store, tokenizer, platform) for name, model in chosen.items()
+        name: _served(config, model, store, served[name])
+        if is_served(model)
+        else _teacher(config, model, store, tokenizer, platform)
+        for name, model in chosen.items()
     }
     return Teachers(made, store=store)
 
@@ -120,13 +128,7 @@ def _teacher(
     tokenizer: Tokenizer,
     platform: Platform,
 ) -> Teacher:
-    theirs: Tokenizer = make("tokenizers", "transformers", {}, reference=model.path)
-    if theirs.identity != tokenizer.identity:
-        raise ConfigurationError(
-            f"the teacher {model.path} has another tokenizer (or chat template) than the policy"
-            f" {config.model.path}: it cannot score the policy's ids. Choose a teacher of the same"
-            " family, and give both folders the same tokenizer files"
-        )
+    require_same_ids(config, model, tokenizer)
     module = find.adapter("training", model.backend)
     of, problems = structure(model.options, module.Config, at="models options")
     if of is None:
@@ -139,6 +141,36 @@ def _teacher(
         column="teacher",
     )
     return teacher
+
+
+def _served(
+    config: RunConfig, model: FurtherModel, store: RowStore, engine: RemoteRollout
+) -> Teacher:
+    module = find.adapter("rollout", model.backend)
+    of, problems = structure(model.options, module.Config, at="models options")
+    if of is None:
+        raise refuse(problems)
+    teacher: Teacher = module.ServedScorer(
+        engine,
+        store=store,
+        temperature=config.rollout.temperature,
+        column="teacher",
+        top_k=of.top_k,
+        at_once=of.slots,
+        vocabulary=shape_of(config.model.path).vocabulary,
+    )
+    return teacher
+
+
+def require_same_ids(config: RunConfig, model: FurtherModel, tokenizer: Tokenizer) -> None:
+    """Raises ConfigurationError: a teacher has another tokenizer than the policy (S7)."""
+    theirs: Tokenizer = make("tokenizers", "transformers", {}, reference=model.path)
+    if theirs.identity != tokenizer.identity:
+        raise ConfigurationError(
+            f"the teacher {model.path} has another tokenizer (or chat template) than the policy"
+            f" {config.model.path}: it cannot score the policy's ids. Choose a teacher of the same"
+            " family, and give both folders the same tokenizer files"
+        )
 
 
 def _load(config: RunConfig, model: FurtherModel, platform: Platform) -> Policy:

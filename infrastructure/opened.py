@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from typing import Protocol, TypeVar
 
-from hexpo.domain.errors import HexpoError
-
 log = logging.getLogger(__name__)
 
 
@@ -34,9 +32,12 @@ class Opened:
     async def close(self) -> None:
         """Close all parts, the last one first. One that fails is logged and keeps no other open.
         Safe to call twice."""
+        failures: list[tuple[Closable, Exception]] = []
         while self._parts:
             part = self._parts.pop()
             try:
                 await part.close()
-            except (HexpoError, OSError, RuntimeError):
-                log.warning("%s did not close cleanly", type(part).__name__, exc_info=True)
+            except Exception as error:  # noqa: BLE001  else it keeps the others open
+                failures.append((part, error))
+        for part, failure in failures:
+            log.warning("%s did not close cleanly", type(part).__name__, exc_info=failure)

@@ -15,7 +15,7 @@ from hexpo.adapters.trackers.wire import FanOut
 from hexpo.application.agents import SingleTurn
 from hexpo.application.agreeing import Probe
 from hexpo.application.evaluate import Beside, Evaluator
-from hexpo.application.filtering import filter_by_length
+from hexpo.application.filtering import filter_by_length, first_of
 from hexpo.application.grading import Player, RetryPolicy
 from hexpo.application.learning import Learner
 from hexpo.application.ports.agent import AgentLoop
@@ -23,15 +23,16 @@ from hexpo.application.ports.checkpoints import CheckpointStore
 from hexpo.application.ports.platform import Platform
 from hexpo.application.ports.prompts import PromptSource
 from hexpo.application.ports.reward import RewardFunction
-from hexpo.application.ports.rollout import RolloutEngine
+from hexpo.application.ports.rollout import PauseMode, RolloutEngine
 from hexpo.application.ports.store import RowStore
 from hexpo.application.ports.tokenizer import Tokenizer
 from hexpo.application.ports.tracker import Tracker
-from hexpo.application.ports.transfer import WeightTransfer
+from hexpo.application.ports.transfer import Update, WeightTransfer
 from hexpo.application.replicas import Replicas
 from hexpo.application.residency import Residency
 from hexpo.application.rollouts import Rollouts, unscored
-from hexpo.application.train import Schedule, Trainer
+from hexpo.application.schedule import Schedule, Side
+from hexpo.application.train import Trainer
 from hexpo.domain.estimators import Estimator
 from hexpo.domain.sampling import Sampling
 from hexpo.domain.schedule import open_gate
@@ -110,12 +111,13 @@ def fit_source(
     )
     if filtered.dropped:
         log.warning(
-            "%d of %d prompts are longer than data.max_prompt_tokens = %d and are left out,"
-            " first %s",
+            "%d of %d prompts are longer than data.max_prompt_tokens = %d and are left out (%s);"
+            " data.max_prompt_tokens=%d keeps them all",
             len(filtered.dropped),
             len(filtered.dropped) + len(filtered.kept),
             config.data.max_prompt_tokens,
-            filtered.dropped[0].id,
+            first_of(filtered.dropped),
+            max(row.length for row in filtered.dropped),
         )
     return filtered.kept
 
@@ -198,6 +200,7 @@ def make_player(
         give_up_after=3,
         greedy=greedy,
         vocabulary=shape_of(config.model.path).vocabulary,
+        engine="" if config.rollout.replicas else config.rollout.engine,
     )
 
 
@@ -234,12 +237,13 @@ def make_evaluator(
     source: PromptSource | None,
     player: Player,
     rollout: RolloutEngine,
+    examinee: RolloutEngine,
     *,
     reward: RewardFunction,
     tokenizer: Tokenizer,
     sampling: Sampling,
 ) -> Evaluator | None:
-    """Measures held-out prompts; None where there are none."""
+    """Measures held-out prompts; None where there are none. Args: examinee: who answers."""
     if source is None:
         return None
 
@@ -247,15 +251,21 @@ def make_evaluator(
         agent = make_agent(config, engine, tokenizer, sampling, "evaluate")
         return make_player(config, agent, reward, None)
 
+    async def refresh() -> None:
+        await examinee.pause(PauseMode.ABORT)
+        await examinee.load_weights(Update(version=rollout.version))
+        await examinee.resume()
+
     beside = None
-    if isinstance(rollout, Replicas) and config.evaluation.beside:
+    if isinstance(rollout, Replicas) and config.evaluation.side is Side.LEASE:
         beside = Beside(lessor=rollout, player=on_lease)
     return Evaluator(
         source,
         player,
-        rollout,
+        examinee,
         samples=config.evaluation.samples,
         beside=beside,
+        refresh=None if examinee is rollout else refresh,
     )
 
 
@@ -281,7 +291,7 @@ def make_trainer(
         parts=config.training.updates_per_batch if streams(config) else 1,
         evaluate_every=config.evaluation.every,
         evaluate_first=config.evaluation.before,
-        evaluate_beside=config.evaluation.beside,
+        side=config.evaluation.side,
         probe_every=config.rollout.probe_every,
         save_every=config.checkpoint.every,
     )

@@ -25,8 +25,10 @@ from hexpo.infrastructure.config.load import Resolved
 from hexpo.infrastructure.config.model import Shape, shape_of
 from hexpo.infrastructure.config.options import entry
 from hexpo.infrastructure.config.schema import ModelRole, RunConfig
+from hexpo.infrastructure.config.served import is_served
 from hexpo.infrastructure.config.sharing import takes_turns, transfer_of
 from hexpo.infrastructure.config.structure import Problem, plain
+from hexpo.infrastructure.config.teachers import served_teachers
 
 GIB = 1 << 30
 
@@ -206,8 +208,11 @@ def _memory(config: RunConfig) -> Iterator[Number]:
 
 
 def _further_models(config: RunConfig) -> Iterator[tuple[str, int, str]]:
-    """A critic learns with all its weights; a teacher has working weights alone."""
+    """A critic learns with all its weights; a teacher has working weights alone, and none here
+    where an engine serves it."""
     for model in config.models:
+        if is_served(model):
+            continue
         count = shape_of(model.path or config.model.path).parameters or 0
         is_bf16 = (model.precision or config.model.precision) is Precision.BF16
         working = 2 if is_bf16 else 4
@@ -280,3 +285,5 @@ def _placement(config: RunConfig) -> Iterator[Number]:
             f" {transfer_of(config).kind}; generation and training"
             f" {'take turns' if turns else 'run at once'}",
         )
+    for name, model in served_teachers(config).items():
+        yield Number(f"teacher {name}", config.cluster.kind, f"{model.backend} serves {model.path}")

@@ -90,7 +90,12 @@ class _Trying:
 
     async def place(self) -> str:
         """Every process where it would run, doing nothing."""
-        wanted = [*self._processes.rank_specs(), *self._processes.replica_specs()]
+        processes = self._processes
+        wanted = [
+            *processes.rank_specs(),
+            *processes.replica_specs(),
+            *processes.teacher_specs(),
+        ]
         if not wanted:
             return "all in this process"
         cluster = make_cluster(self._config, self._folder)

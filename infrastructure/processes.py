@@ -18,12 +18,13 @@ from hexpo.application.ports.platform import Platform
 from hexpo.application.ports.store import RowStore
 from hexpo.application.ports.tokenizer import Tokenizer
 from hexpo.domain.errors import IllegalTransition
-from hexpo.infrastructure import engines, find, parts, serve
+from hexpo.infrastructure import engines, find, learners, parts, serve
 from hexpo.infrastructure.config.algorithm import updates
 from hexpo.infrastructure.config.load import refuse
 from hexpo.infrastructure.config.schema import RunConfig
 from hexpo.infrastructure.config.sharing import is_one_process, takes_turns, transfer_of
 from hexpo.infrastructure.config.structure import structure
+from hexpo.infrastructure.config.teachers import served_teachers
 from hexpo.infrastructure.opened import Opened
 
 log = logging.getLogger(__name__)
@@ -33,7 +34,8 @@ TURN = "turn"
 
 
 class Processes:
-    """Rollout replicas and training ranks. A run in one process has none, and starts nothing."""
+    """Rollout replicas, training ranks, and teachers that an engine serves. A run in one process
+    has none, and starts nothing."""
 
     def __init__(
         self,
@@ -46,12 +48,13 @@ class Processes:
         tokenizer: Callable[[], Tokenizer],
         columns: Callable[[], frozenset[str]],
     ) -> None:
-        """Args: store, tokenizer, columns: made only if ranks are started."""
+        """Args: store, tokenizer, columns: made only if ranks or teachers are started."""
         self._config, self._folder, self._platform = config, folder, platform
         self._opened, self._store = opened, store
         self._tokenizer, self._columns = tokenizer, columns
         self._is_started = is_one_process(config)
         self._replicas: dict[str, RemoteRollout] = {}
+        self._teachers: dict[str, RemoteRollout] = {}
         self._ranks: RankedEngine | None = None
         self._cluster: Cluster | None = None
 
@@ -60,6 +63,19 @@ class Processes:
         """Rollout engines by name; none in a run of one process. Raises IllegalTransition."""
         self._require_started()
         return self._replicas
+
+    @property
+    def teachers(self) -> Mapping[str, RemoteRollout]:
+        """Engines that serve teachers, by the teachers' names.
+
+        Raises IllegalTransition: some are not started.
+        """
+        if missing := served_teachers(self._config).keys() - self._teachers.keys():
+            raise IllegalTransition(
+                f"no engine serves {', '.join(sorted(missing))} yet; await"
+                " container.processes().start(teaching=True) first"
+            )
+        return self._teachers
 
     @property
     def ranks(self) -> RankedEngine | None:
@@ -82,29 +98,46 @@ class Processes:
                 "the run's processes are not started; await container.processes().start() first"
             )
 
-    async def start(self) -> None:
+    async def start(self, *, teaching: bool = False, answering: bool = True) -> None:
         """All of them, or none. Safe to call twice.
 
+        Args: teaching: served teachers too, which training alone asks.
+            answering: false: no rollout replicas, which an export does not ask.
         Raises: NotEnough: fewer devices than wanted. EngineFailed: one ended before it was ready.
+            ConfigurationError: a served teacher's ids do not mean the same as the policy's (S7).
         """
-        if self._is_started:
-            return
-        self._is_started = True
         config = self._config
-        cluster = self._cluster = self._opened.keep(make_cluster(config, self._folder))
-        if config.training.ranks > 1:
-            log.info("starting %d training ranks", config.training.ranks)
-            self._ranks = await start_ranks(
-                self.host_config(),
-                self.launch(),
-                cluster=cluster,
-                store=await self.shared_store(cluster),
-                tokenizer=self._tokenizer(),
-            )
-        if config.rollout.replicas:
-            log.info("starting %d rollout replicas", config.rollout.replicas)
-            started = await cluster.start(self.replica_specs())
-            self._replicas = {process.name: await connect(process) for process in started}
+        served = served_teachers(config) if teaching and not self._teachers else {}
+        for model in served.values():
+            learners.require_same_ids(config, model, self._tokenizer())
+        wanted = self.teacher_specs() if served else []
+        if not self._is_started:
+            self._is_started = True
+            self._cluster = self._opened.keep(make_cluster(config, self._folder))
+            await self._start_ranks(self._cluster)
+            wanted = [*(self.replica_specs() if answering else ()), *wanted]
+        if not wanted:
+            return
+        if self._cluster is None:
+            self._cluster = self._opened.keep(make_cluster(config, self._folder))
+        others = len(wanted) - len(served)
+        log.info("starting %d rollout replicas and %d served teachers", others, len(served))
+        started = [await connect(process) for process in await self._cluster.start(wanted)]
+        self._replicas |= {replica.name: replica for replica in started[:others]}
+        teachers = [self._opened.keep(teacher) for teacher in started[others:]]
+        self._teachers |= zip(served, teachers, strict=True)
+
+    async def _start_ranks(self, cluster: Cluster) -> None:
+        if self._config.training.ranks == 1:
+            return
+        log.info("starting %d training ranks", self._config.training.ranks)
+        self._ranks = await start_ranks(
+            self.host_config(),
+            self.launch(),
+            cluster=cluster,
+            store=await self.shared_store(cluster),
+            tokenizer=self._tokenizer(),
+        )
 
     async def shared_store(self, cluster: Cluster) -> RowStore:
         """The rows' store, within the ranks' reach."""
@@ -126,6 +159,19 @@ class Processes:
         if not takes_turns(self._config):
             return specs
         return [attrs.evolve(spec, share=f"{TURN}-{n}") for n, spec in enumerate(specs)]
+
+    def teacher_specs(self) -> list[ProcessSpec]:
+        """What teachers that an engine serves want."""
+        return [
+            serve.teacher_spec(
+                self._config,
+                name,
+                model,
+                self._platform,
+                needs=self._needs(serve.devices_of(model.backend, model.options)),
+            )
+            for name, model in served_teachers(self._config).items()
+        ]
 
     def _needs(self, devices: int) -> Resources:
         """Of one process. On this machine all see all accelerators, unless the cluster is told

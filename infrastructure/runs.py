@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -14,11 +15,14 @@ from typing import Any
 import attrs
 
 from hexpo.domain.errors import ConfigurationError
+from hexpo.infrastructure import living
 
 CONFIG = "config.yaml"
 """The resolved configuration."""
 STATE = "state.json"
 """How the run stands."""
+LOG = "run.log"
+"""What the command says while it works."""
 METRICS = "metrics.jsonl"
 """What tracker `jsonl` writes."""
 CHECKPOINTS = "checkpoints"
@@ -83,6 +87,14 @@ def create(parent: Path, name: str) -> Path:
         ) from error
 
 
+def discard_unused(folder: Path) -> None:
+    """Remove a run's folder if nothing was trained, measured or logged in it; else leave it."""
+    with contextlib.suppress(OSError):
+        sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
+        if sizes.keys() <= {CONFIG, STATE, LOG} and not sizes.get(LOG):
+            shutil.rmtree(folder)
+
+
 def find(run: str | Path, *, parent: Path = Path("runs")) -> Path:
     """The folder of a run, by its path or by its name below `parent`.
 
@@ -97,9 +109,20 @@ def find(run: str | Path, *, parent: Path = Path("runs")) -> Path:
     )
 
 
+def require_free(folder: Path) -> None:
+    """Raises ConfigurationError: another process of this machine trains in the folder."""
+    record = _read(folder)
+    is_running = record.get("state") == State.RUNNING.value and living.lives(record) is True
+    if is_running and record.get("pid") != os.getpid():
+        raise ConfigurationError(
+            f"{folder} is being trained by process {record.get('pid')}: two would overwrite each"
+            " other's metrics and checkpoints; wait for its end, or start a new run"
+        )
+
+
 def mark(folder: Path, state: State, *, error: str = "", steps: int | None = None) -> None:
     """Write a run's state, whole or not at all."""
-    record: dict[str, Any] = {"state": state.value, "pid": os.getpid(), "time": time.time()}
+    record: dict[str, Any] = {"state": state.value, **living.present(), "time": time.time()}
     before = _read(folder)
     record["steps"] = steps if steps is not None else before.get("steps")
     if error:
@@ -119,8 +142,9 @@ def summary(folder: Path) -> Summary:
     """How one run stands."""
     record = _read(folder)
     last = _last_metrics(folder / METRICS)
-    state = State(record.get("state", State.DEAD.value))
-    if state is State.RUNNING and not _lives(record.get("pid")):
+    states = {state.value: state for state in State}
+    state = states.get(str(record.get("state")), State.DEAD)
+    if state is State.RUNNING and living.lives(record) is False:
         state = State.DEAD
     return Summary(
         name=folder.name,
@@ -163,18 +187,6 @@ def _lines_from_the_end(path: Path, *, window: int = 1 << 18) -> Iterator[str]:
     except OSError:
         return
     yield from reversed(tail.splitlines())
-
-
-def _lives(pid: Any) -> bool:
-    if not isinstance(pid, int):
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _whole(value: Any) -> int | None:

@@ -18,7 +18,7 @@ from hexpo.application.ports.rollout import RolloutEngine
 from hexpo.application.ports.transfer import Digest, Receive, Send, Update
 from hexpo.infrastructure import find, parts
 from hexpo.infrastructure.config.load import refuse
-from hexpo.infrastructure.config.schema import Adapter, RunConfig
+from hexpo.infrastructure.config.schema import Adapter, FurtherModel, RunConfig
 from hexpo.infrastructure.config.structure import plain, structure
 from hexpo.infrastructure.process import quieten
 
@@ -57,25 +57,56 @@ def rollout_specs(
     ]
 
 
+def teacher_spec(
+    config: RunConfig, name: str, model: FurtherModel, platform: Platform, *, needs: Resources
+) -> ProcessSpec:
+    """The process of a teacher that an engine serves: frozen, so that no transfer reaches it.
+
+    Args: needs: of the process, see `devices_of`.
+    """
+    module, settings = _engine(model.backend, model.options)
+    variables, python = _wanted(module, settings)
+    return ProcessSpec(
+        name=f"teacher-{name}",
+        entry=module.SERVE,
+        value={
+            "model": model.path,
+            "precision": (model.precision or config.model.precision).value,
+            "options": plain(settings),
+        },
+        needs=needs,
+        environment={**platform.environment(), **variables},
+        python=python,
+    )
+
+
 def _engine_process(config: RunConfig) -> tuple[Mapping[str, str], str]:
-    """Variables that the rollout engine wants set, and the interpreter of its environment."""
-    module, settings = _engine(config)
+    return _wanted(*_engine(config.rollout.engine, config.rollout.options))
+
+
+def _wanted(module: ModuleType, settings: Any) -> tuple[Mapping[str, str], str]:
+    """Variables that a rollout engine wants set, and the interpreter of its environment."""
     wanted = None if settings is None else getattr(module, "environment", None)
     return ({} if wanted is None else wanted(settings)), str(getattr(settings, "python", ""))
 
 
 def devices(config: RunConfig) -> int:
     """Accelerators that one rollout replica is split over; all on one node."""
-    return int(getattr(_engine(config)[1], "tensor_parallel", 1))
+    return devices_of(config.rollout.engine, config.rollout.options)
 
 
-def _engine(config: RunConfig) -> tuple[ModuleType, Any]:
-    """The rollout adapter and its settings; None where it takes none."""
-    module = find.adapter("rollout", config.rollout.engine)
+def devices_of(engine: str, options: Mapping[str, Any]) -> int:
+    """The same of any engine."""
+    return int(getattr(_engine(engine, options)[1], "tensor_parallel", 1))
+
+
+def _engine(engine: str, options: Mapping[str, Any]) -> tuple[ModuleType, Any]:
+    """A rollout adapter and its settings; None where it takes none."""
+    module = find.adapter("rollout", engine)
     of = getattr(module, "Config", None)
     if of is None:
         return module, None
-    settings, problems = structure(config.rollout.options, of, at="rollout.options")
+    settings, problems = structure(options, of, at=f"{engine} options")
     if settings is None:
         raise refuse(problems)
     return module, settings

@@ -47,6 +47,10 @@ def _write(weights: dict[str, Tensor], folder: Path) -> None:
     for file, names in split.filename_to_tensors.items():
         shard = {name: weights[name].contiguous() for name in names}
         save_file(shard, folder / file, metadata={"format": "pt"})
+    # What an earlier export left would be read in the place of these, or beside them.
+    for stale in folder.glob("model*.safetensors*"):
+        if stale.name not in split.filename_to_tensors:
+            stale.unlink()
     if split.is_sharded:
         index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import difflib
 import importlib.util
+import json
 import logging
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import torch
 
+from hexpo.adapters.models.families import PACKED_FAMILIES
 from hexpo.adapters.models.gguf import llama_config, read_gguf, weights
 from hexpo.adapters.models.policy import Policy, Precision
 from hexpo.domain.errors import MissingExtra, ModelError
@@ -48,7 +54,8 @@ class Location:
 def locate(reference: str) -> Location:
     """Find a model's files; reads nothing of them.
 
-    Args: reference: a local Hugging Face folder, a `.gguf` file, or `package:<name>`.
+    Args: reference: a local Hugging Face folder, a `.gguf` file, `package:<name>`, or the name of
+            a model of the Hugging Face hub whose files lie in the local cache; no hub is asked.
     Raises: ModelError: there is no such folder or file. MissingExtra: the package is missing.
     """
     if reference.startswith(PACKAGE):
@@ -57,13 +64,61 @@ def locate(reference: str) -> Location:
     if path.suffix == ".gguf" and path.is_file():
         return Location(path.parent, path.name)
     if not path.is_dir():
-        raise ModelError(
-            f"model {reference!r} is no local folder; give the path of a Hugging Face folder, of a"
-            f" .gguf file, or {PACKAGE}<name of a Python package that ships one>"
-        )
+        return Location(_in_cache(reference))
     if not (path / "config.json").is_file():
         raise ModelError(f"model folder {reference!r} has no config.json; is it the right folder?")
     return Location(path)
+
+
+def _in_cache(name: str) -> Path:
+    """Where `hf download` has put a model of the hub."""
+    known = f"the path of a Hugging Face folder, of a .gguf file, or {PACKAGE}<name of a package>"
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        raise ModelError(f"model {name!r} is no local folder; give {known}")
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(name, "config.json")
+    if not isinstance(found, str):
+        raise ModelError(
+            f"model {name!r} is no local folder, and no model of the hub that lies in the local"
+            f" cache: `hf download {name}` brings it there; or give {known}"
+        )
+    return Path(found).parent
+
+
+def described(folder: Path) -> dict[str, Any]:
+    """A folder's `config.json`. Raises ModelError: it cannot be read."""
+    path = folder / "config.json"
+    try:
+        read = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} is no JSON that can be read: {error}") from error
+    if not isinstance(read, dict):
+        raise ModelError(f"{path} is no JSON object")
+    return read
+
+
+def require_family(folder: Path, family: str | None) -> None:
+    """Raises ModelError: transformers has no model type of this name, so nothing can be loaded.
+
+    Args: family: what the folder's `config.json` calls `model_type`; None: it says nothing.
+    """
+    if family in PACKED_FAMILIES:
+        return  # transformers need not be imported, which takes a second
+    from transformers import __version__
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    if family in CONFIG_MAPPING:
+        return
+    where = f"{folder / 'config.json'}: "
+    if not family:
+        raise ModelError(f"{where}it has no model_type; is it the folder of a language model?")
+    near = difflib.get_close_matches(family, list(CONFIG_MAPPING), n=3)
+    raise ModelError(
+        f"{where}transformers {__version__} knows no model_type {family!r}"
+        + (f" (near: {', '.join(near)})" if near else "")
+        + "; correct it, or install a transformers that has this family"
+    )
 
 
 def _of_package(name: str) -> Location:
@@ -107,14 +162,31 @@ def load_config(reference: str) -> PretrainedConfig:
     location.require_readable()
     if location.gguf and (file := read_gguf(location.folder / location.gguf)).is_plain_llama:
         return llama_config(file)  # type: ignore[no-any-return]
+    if not location.gguf:
+        require_family(location.folder, described(location.folder).get("model_type"))
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(location.folder, **location.arguments)
         return config
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(
             f"model {reference!r}: transformers cannot read its configuration"
-            f" ({str(error).splitlines()[0]}); a newer transformers may know its family"
+            f" ({str(error).splitlines()[0]})"
         ) from error
+
+
+@contextlib.contextmanager
+def _without_bars() -> Iterator[None]:
+    """transformers draws bars of its own, over whatever shows the run's progress."""
+    from transformers.utils import logging as theirs
+
+    is_drawing = theirs.is_progress_bar_enabled()
+    if is_drawing:
+        theirs.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        if is_drawing:
+            theirs.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def _from_folder(location: Location, precision: Precision) -> PreTrainedModel:
@@ -123,9 +195,10 @@ def _from_folder(location: Location, precision: Precision) -> PreTrainedModel:
 
     config = load_config(str(location.folder))
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            location.folder, config=config, dtype=precision.dtype, output_loading_info=True
-        )
+        with _without_bars():
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                location.folder, config=config, dtype=precision.dtype, output_loading_info=True
+            )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ModelError(
             f"model folder {location.folder}: {config.model_type} cannot be loaded as a causal"
@@ -174,9 +247,10 @@ def _by_transformers(location: Location) -> Any:
     from transformers import AutoModelForCausalLM
 
     try:
-        return AutoModelForCausalLM.from_pretrained(
-            location.folder, gguf_file=location.gguf, dtype=torch.float32
-        )
+        with _without_bars():
+            return AutoModelForCausalLM.from_pretrained(
+                location.folder, gguf_file=location.gguf, dtype=torch.float32
+            )
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(
             f"{location.folder / str(location.gguf)} cannot be read by transformers"

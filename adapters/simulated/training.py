@@ -95,7 +95,7 @@ class SimulatedTraining:
     async def load(self, folder: Path) -> None:
         """What `save` wrote."""
         try:
-            state = json.loads((folder / "state.json").read_text())
+            state = json.loads(await asyncio.to_thread((folder / "state.json").read_text))
         except OSError as error:
             raise CheckpointError(f"{folder}/state.json is missing") from error
         self._version, self.trained = state["version"], state["trained"]

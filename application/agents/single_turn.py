@@ -61,8 +61,7 @@ def trajectory_of(
     version_T = torch.zeros(total, dtype=torch.int64)
     for span in generation.spans:
         version_T[before + span.start : before + span.end] = span.version
-    action_T = torch.ones(total, dtype=torch.bool)
-    action_T[:before] = False
+    action_T = torch.arange(total) >= before
     logprobs = generation.logprobs
     return Trajectory(
         id=ticket.number * ticket.samples + sample,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import attrs
 import torch
 from torch import Tensor
@@ -29,7 +31,7 @@ class Groups:
         names, place_S = torch.unique(group_S, return_inverse=True)
         return Groups(place_S, scored_S, int(names.numel()))
 
-    @property
+    @cached_property
     def count_S(self) -> Tensor:
         """(S,) float64: scored rows in each row's group."""
         return self.sum(torch.ones_like(self.scored_S, dtype=torch.float64))

@@ -103,6 +103,7 @@ _COLUMNS = (
     _predicted("kept", torch.bool),  # trained tokens left after masks of stored columns
     _predicted("entropy"),  # of the policy's distribution at token i, nats
     _predicted("correction"),  # importance weight against the sampler, made before the step
+    _predicted("repeats"),  # how often its row is drawn again, made before the step
     _predicted("covariant", torch.bool),  # chosen by covariance over the whole step
     _predicted("teacher"),  # log-prob under the row's teacher; NaN where it gave none
     _predicted("teacher_topk", trailing=(None,)),  # its log-probs of the ids it kept

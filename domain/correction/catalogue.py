@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from hexpo.domain.catalogue import Elsewhere, Entry, by_name
+from hexpo.domain.correction.resampling import resampled
 from hexpo.domain.correction.weights import stored, truncated, two_sided
 
 WEIGHTS: Mapping[str, Entry] = by_name(
     Entry(name="truncated", function=truncated),
     Entry(name="two_sided", function=two_sided),
     Entry(name="stored", function=stored, needs=frozenset({"scoring pass"})),
+    Entry(name="resampled", function=resampled, needs=frozenset({"whole step"})),
 )
 """What a term's factors may name to weigh tokens."""
 

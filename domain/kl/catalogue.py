@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from hexpo.domain.catalogue import Elsewhere, Entry, by_name, find
 from hexpo.domain.errors import WrongValue
+from hexpo.domain.kl.controllers import AdaptiveEntropy, AdaptiveKL
 from hexpo.domain.kl.estimates import (
     absolute,
     absolute_plus,
@@ -43,6 +44,12 @@ KL_ESTIMATORS = by_name(
     ),
 )
 """Every estimator; values and gradients stand in the functions' docstrings."""
+
+CONTROLLERS = by_name(
+    Entry(name="adaptive_kl", function=AdaptiveKL),
+    Entry(name="adaptive_entropy", function=AdaptiveEntropy),
+)
+"""What moves a coefficient from step to step; without one it is fixed."""
 
 _EXACT = "the full divergence has its exact gradient; use it without the plus"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 
 import attrs
@@ -108,14 +108,17 @@ def measures(now: Ledger, earlier: Ledger) -> dict[str, Measure]:
     return metrics
 
 
-def selection_bias(trained_lengths: list[int], dropped_lengths: list[int]) -> dict[str, Measure]:
-    """How much dropping favours the fast: the share of dropped answers and both mean lengths (F3).
+def selection_bias(trained: Sequence[float], stale: Sequence[float]) -> dict[str, Measure]:
+    """How much dropping favours the fast: the share of groups that were dropped, and how long
+    those were played beside the trained ones (F3).
 
-    Args: lengths in tokens, of answers that were trained and of those dropped as stale.
+    Seconds, since a group that is dropped while it runs has no length yet: its own is a lower
+    bound of what it would have taken.
+
+    Args: seconds of play, of each trained group and of each that was dropped as stale.
     """
-    trained, dropped = len(trained_lengths), len(dropped_lengths)
     return {
-        "bias/dropped_share": mean_of(dropped, trained + dropped),
-        "bias/trained_length": mean_of(sum(trained_lengths), trained),
-        "bias/dropped_length": mean_of(sum(dropped_lengths), dropped),
+        "bias/dropped_share": mean_of(len(stale), len(trained) + len(stale)),
+        "bias/trained_seconds": mean_of(sum(trained), len(trained)),
+        "bias/dropped_seconds": mean_of(sum(stale), len(stale)),
     }

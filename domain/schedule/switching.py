@@ -52,8 +52,3 @@ def should_train(cycle: Cycle) -> bool:
     if not cycle.running:
         return True
     return cycle.tokens_per_second * (cycle.seconds + cycle.switch_seconds) <= cycle.tokens
-
-
-def steps_at_once(cycle: Cycle) -> int:
-    """How many training steps the finished groups are enough for, before generation goes on."""
-    return cycle.finished // cycle.wanted

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hexpo.application.evaluate import EvaluationReport
-from hexpo.application.train import RunReport
+from hexpo.application.schedule import RunReport
 from hexpo.domain.metrics import values
 from hexpo.domain.trajectory import Graded, Scored
 

@@ -135,23 +135,28 @@ def runs(folder: str) -> int:
 
 def algorithms(wanted: str | None) -> int:
     """List the catalogues, one kind of them, or one name in full."""
-    from hexpo.domain.algorithms import CATALOGUES, lines
+    from hexpo.domain.algorithms import ELSEWHERE, KINDS, lines
 
     console = Console()
+    foreign = {name: one for names in ELSEWHERE.values() for name, one in names.items()}
     chosen = [line for line in lines() if wanted in (None, line.kind, line.name)]
+    if not chosen and wanted in foreign:
+        console.print(escape(f"{wanted} is a name of another library: {foreign[wanted].hint}"))
+        return 0
     if not chosen:
         raise ConfigurationError(
-            f"there is no algorithm or kind {wanted!r}; kinds: {', '.join(CATALOGUES)}"
+            f"there is no algorithm or kind {wanted!r}; kinds: {', '.join(KINDS)}"
         )
     for line in chosen:
         console.print(f"[bold]{escape(line.name)}[/]  [dim]{escape(line.kind)}[/]")
         options = ", ".join(f"{name}={value}" for name, value in line.options.items())
-        extras = ", ".join(line.needs) if wanted == line.name else ""
+        reads = ", ".join(line.needs) if wanted == line.name else ""
         for label, text in (
             ("", line.summary if wanted == line.name else ""),
             ("", line.formula or line.summary),
             ("options", options),
-            ("reads", extras),
+            ("reads", reads),
+            ("needs", ", ".join(line.asks)),
             ("unit", f"{line.unit} {line.mode}".strip()),
             ("source", line.source),
         ):

@@ -9,7 +9,7 @@ from typing import Any
 
 from hexpo.application.ports.platform import Platform
 from hexpo.domain.errors import HexpoError
-from hexpo.infrastructure import find
+from hexpo.infrastructure import find, runs
 from hexpo.infrastructure.config import layers
 from hexpo.infrastructure.config.structure import structure
 from hexpo.infrastructure.process import collect_rarely, quieten, with_environment
@@ -32,7 +32,7 @@ def prepare(config: Path | None = None, overrides: Sequence[str] = ()) -> None:
 
 def log_to(folder: Path) -> None:
     """Keep the library's log in the run's folder too."""
-    handler = logging.FileHandler(folder / "run.log", encoding="utf-8")
+    handler = logging.FileHandler(folder / runs.LOG, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     handler.setLevel(logging.INFO)
     root = logging.getLogger("hexpo")

@@ -20,24 +20,28 @@ from hexpo.adapters.stores.memory import MemoryRowStore
 from hexpo.adapters.transfer.shared import SharedTransfer
 from hexpo.application.agents import SingleTurn
 from hexpo.application.delivery import Delivery
-from hexpo.application.evaluate import Evaluator
+from hexpo.application.evaluate import Beside, Evaluator
 from hexpo.application.grading import Player, RetryPolicy
 from hexpo.application.learning import POLICY, Learner, LearningSettings, Recipe, Role
+from hexpo.application.membership import Standing
+from hexpo.application.ports.rollout import RolloutEngine
 from hexpo.application.ports.tracker import Sample
-from hexpo.application.ports.transfer import WeightTransfer
+from hexpo.application.ports.transfer import Update, WeightTransfer
 from hexpo.application.rollouts import FlatJudge, Rollouts, unscored
-from hexpo.application.train import RunReport, Schedule, Trainer
+from hexpo.application.schedule import RunReport, Schedule, Side
+from hexpo.application.train import Trainer
 from hexpo.domain.advantages.catalogue import estimator
-from hexpo.domain.errors import EngineFailed
+from hexpo.domain.errors import EngineFailed, RewardUnavailable
 from hexpo.domain.losses.ppo import ppo
 from hexpo.domain.objective import Loss, Objective, Term
 from hexpo.domain.sampling import Sampling
 from hexpo.domain.schedule import open_gate
 from hexpo.entrypoints.testing.broken import Broken, require
-from hexpo.entrypoints.testing.faults import FaultyFleet, replicas_of
+from hexpo.entrypoints.testing.faults import FaultyFleet, one_fleet, replicas_of
 from hexpo.entrypoints.testing.fleets import WatchedReplicas
 from hexpo.entrypoints.testing.promises import check_process, check_run
-from hexpo.entrypoints.testing.scenarios import Interruption, Scenario, draw
+from hexpo.entrypoints.testing.scenarios import EVALUATED, Interruption, Scenario, draw
+from hexpo.entrypoints.testing.sharing import Shared
 from hexpo.entrypoints.testing.worlds import (
     Folders,
     LightLearner,
@@ -61,9 +65,11 @@ class World:
     rollout: FaultyFleet
     engine: Witness
     rollouts: Rollouts
+    reward: ScenarioReward
     tracker: SimulatedTracker
     trainer: Trainer
     replicas: WatchedReplicas | None = None
+    shared: Shared | None = None
 
 
 Build = Callable[[Scenario, Folders], World]
@@ -72,11 +78,14 @@ Build = Callable[[Scenario, Folders], World]
 def build(scenario: Scenario, store: Folders) -> World:
     """Everything of one process, made anew: only the checkpoints outlive it."""
     replicas = replicas_of(scenario) if scenario.fleet else None
-    rows, rollout = MemoryRowStore(), FaultyFleet(scenario, replicas)
-    engine, tracker = Witness(rows, step_seconds=scenario.step_seconds), SimulatedTracker()
+    shared = Shared(one_fleet(scenario)) if scenario.shared else None
+    rows, reward, tracker = MemoryRowStore(), ScenarioReward(scenario), SimulatedTracker()
+    rollout = FaultyFleet(scenario, replicas if shared is None else shared.rollout)
+    held = None if shared is None else shared.policy
+    engine = Witness(rows, step_seconds=scenario.step_seconds, held=held)
     rollouts = WatchedRollouts(
         SimulatedPrompts(scenario.prompts),
-        _player(scenario, rollout, "train"),
+        _player(scenario, rollout, reward, "train"),
         open_gate(scenario.plan),
         samples=scenario.samples,
         judge=FlatJudge() if scenario.filters else unscored,
@@ -102,6 +111,7 @@ def build(scenario: Scenario, store: Folders) -> World:
             evaluate_every=scenario.evaluate_every,
             evaluate_first=scenario.evaluate_every > 0,
             evaluate_last=scenario.evaluate_every > 0,
+            side=scenario.side,
             save_every=scenario.save_every,
         ),
         rollouts=rollouts,
@@ -110,15 +120,44 @@ def build(scenario: Scenario, store: Folders) -> World:
         transfer=transfer,
         checkpoints=store,
         tracker=tracker,
-        evaluator=Evaluator(
-            SimulatedPrompts(2), _player(scenario, rollout, "evaluate"), rollout, samples=1
-        ),
+        evaluator=_evaluator(scenario, rollout, replicas),
+        residency=None if shared is None else shared.residency,
         gauges=dict if replicas is None else replicas.metrics,
     )
-    return World(scenario, rollout, engine, rollouts, tracker, trainer, replicas)
+    return World(scenario, rollout, engine, rollouts, reward, tracker, trainer, replicas, shared)
 
 
-def _player(scenario: Scenario, rollout: FaultyFleet, stream: str) -> Player:
+def _evaluator(
+    scenario: Scenario, rollout: RolloutEngine, replicas: WatchedReplicas | None
+) -> Evaluator:
+    reward = ScenarioReward(attrs.evolve(scenario, ungraded=0.0))
+
+    def player(engine: RolloutEngine) -> Player:
+        return _player(scenario, engine, reward, "evaluate")
+
+    own = one_fleet(scenario)
+
+    async def refresh() -> None:
+        await own.load_weights(Update(version=rollout.version))
+
+    beside = None
+    if replicas is not None and scenario.side is Side.LEASE:
+        beside = Beside(lessor=replicas, player=player)
+    apart = scenario.side is Side.TRAINER
+    engine = own if apart else rollout
+    return Evaluator(
+        SimulatedPrompts(EVALUATED),
+        player(engine),
+        engine,
+        samples=1,
+        beside=beside,
+        refresh=refresh if apart else None,
+    )
+
+
+def _player(
+    scenario: Scenario, rollout: RolloutEngine, reward: ScenarioReward, stream: str
+) -> Player:
     tokenizer = SimulatedTokenizer()
     agent = SingleTurn(
         rollout=rollout,
@@ -129,7 +168,7 @@ def _player(scenario: Scenario, rollout: FaultyFleet, stream: str) -> Player:
     )
     return Player(
         agent,
-        ScenarioReward(scenario if stream == "train" else attrs.evolve(scenario, ungraded=0.0)),
+        reward,
         policy=RetryPolicy(deadline_seconds=scenario.deadline_seconds),
         give_up_after=_MANY,
         vocabulary=tokenizer.vocabulary,
@@ -138,6 +177,8 @@ def _player(scenario: Scenario, rollout: FaultyFleet, stream: str) -> Player:
 
 async def _until(world: World, interruption: Interruption | None) -> RunReport | None:
     """Run to the end, or to the interruption; None where it died."""
+    if world.shared is not None:
+        await world.shared.rollout.start()
     run = asyncio.ensure_future(world.trainer.run())
     fate = None if world.replicas is None else asyncio.ensure_future(world.replicas.live())
     if interruption is not None:
@@ -149,6 +190,8 @@ async def _until(world: World, interruption: Interruption | None) -> RunReport |
                 world.trainer.stop()
             case "engine":
                 await world.rollout.close()
+            case "grader":
+                world.reward.is_gone = True
             case _:
                 world.rollout.fail_transfer = True
     await asyncio.wait({run}, timeout=_PATIENCE)
@@ -158,11 +201,15 @@ async def _until(world: World, interruption: Interruption | None) -> RunReport |
     await _require_nothing_left()
     if run.cancelled():
         return None
-    error = run.exception()
-    may_fail = world.replicas is not None and world.replicas.had_too_few
-    if isinstance(error, EngineFailed) and (interruption is not None or may_fail):
-        return None
-    return run.result()
+    return None if _may_fail(world, run.exception(), interruption) else run.result()
+
+
+def _may_fail(world: World, error: BaseException | None, interruption: Interruption | None) -> bool:
+    """Whether the run ended by what befell it."""
+    if isinstance(error, RewardUnavailable):
+        return world.reward.is_gone
+    too_few = world.replicas is not None and world.replicas.had_too_few
+    return isinstance(error, EngineFailed) and (interruption is not None or too_few)
 
 
 async def _end(replicas: WatchedReplicas, fate: asyncio.Future[None]) -> None:
@@ -171,6 +218,8 @@ async def _end(replicas: WatchedReplicas, fate: asyncio.Future[None]) -> None:
     await asyncio.wait({fate})
     if not fate.cancelled():
         fate.result()
+    leased = [name for name, one in replicas.standings.items() if one is Standing.LEASED]
+    require(not leased, f"F7: {leased} were not given back")
     await replicas.close()
 
 

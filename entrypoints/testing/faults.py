@@ -33,9 +33,7 @@ class FaultyFleet:
 
     def __init__(self, scenario: Scenario, inner: RolloutEngine | None = None) -> None:
         """Args: inner: who answers; None: one simulated fleet."""
-        self.inner: RolloutEngine = inner or SimulatedFleet(
-            fleet_settings(scenario), length_of(scenario)
-        )
+        self.inner: RolloutEngine = inner or one_fleet(scenario)
         self._scenario = scenario
         self._tried: set[str] = set()
         self.given: list[Generation] = []
@@ -122,6 +120,11 @@ def fleet_settings(scenario: Scenario) -> FleetSettings:
     return FleetSettings(
         replicas=scenario.replicas, speed=speed, load_seconds=scenario.load_seconds
     )
+
+
+def one_fleet(scenario: Scenario) -> SimulatedFleet:
+    """A scenario's engines, as one."""
+    return SimulatedFleet(fleet_settings(scenario), length_of(scenario))
 
 
 def length_of(scenario: Scenario) -> Callable[[Request], int]:

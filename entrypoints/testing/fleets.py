@@ -11,6 +11,7 @@ from hexpo.application.membership import Member, Standing
 from hexpo.application.ports.rollout import Generation, PauseMode, Request
 from hexpo.application.ports.transfer import Digest, Update
 from hexpo.application.replicas import Replicas, ReplicaSettings
+from hexpo.application.schedule import Side
 from hexpo.domain.trajectory import StopReason
 from hexpo.entrypoints.testing.mortal import Mishap, MortalReplica
 from hexpo.entrypoints.testing.scenarios import Fault, Scenario
@@ -69,12 +70,14 @@ class WatchedReplicas(Replicas):
     def asked(self, replica: MortalReplica, request: Request) -> None:
         """A replica is asked only while it serves, at a version that it confirmed."""
         name, standing = replica.name, self.standings[replica.name]
-        here = self._engines[name] is replica and standing is Standing.SERVING
+        is_leased = standing is Standing.LEASED and request.id.startswith("evaluate")
+        serves = is_leased or standing is Standing.SERVING
+        here = self._engines[name] is replica and serves
         self._note(here, f"G2: {name} was asked while {standing.value}, or replaced")
         is_held = self._paused is not None  # it begins after the update
         known = is_held or replica.version in replica.confirmed
         self._note(known, f"G2: {name} serves version {replica.version}, which it never confirmed")
-        present = is_held or replica.version == self.version
+        present = is_held or is_leased or replica.version == self.version
         self._note(present, f"G2: {name} serves {replica.version} beside version {self.version}")
         other = self._inside.setdefault(request.id, replica)
         self._note(other is replica, f"{request.id} is in {other.name} and in {name} at once")
@@ -129,7 +132,11 @@ class WatchedReplicas(Replicas):
     async def pause(self, mode: PauseMode) -> None:
         """Whoever answers no call now is fenced when the update is over."""
         self._began = _now()
-        self._ill = [engine for engine in self._engines.values() if engine.is_ill]
+        self._ill = [
+            engine
+            for name, engine in self._engines.items()
+            if engine.is_ill and self.standings[name] is not Standing.LEASED
+        ]
         self._is_troubled = self._returning > 0 or any(
             engine.mishap is not None for engine in self._engines.values()
         )
@@ -163,7 +170,9 @@ class WatchedReplicas(Replicas):
         """Seconds of an update: the transfer and a token; with trouble, the bounds of calls."""
         scenario, bounds = self._scenario, self._settings
         tight = scenario.load_seconds + scenario.token_seconds + self._slack
-        if not self._is_troubled:
+        # after a lease, which may be late
+        catches_up = scenario.side is Side.LEASE and scenario.catch_up
+        if not (self._is_troubled or catches_up):
             return tight
         returning = 2 * bounds.call_seconds + bounds.load_seconds
         tries = _TRIES * (bounds.load_seconds + _ASKED_SECONDS + self._slack)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from hexpo.adapters.simulated.world import SimulatedTracker
@@ -16,7 +16,7 @@ from hexpo.entrypoints.testing.broken import Broken, require
 from hexpo.entrypoints.testing.faults import FaultyFleet
 from hexpo.entrypoints.testing.fleets import WatchedReplicas
 from hexpo.entrypoints.testing.mortal import Mishap
-from hexpo.entrypoints.testing.scenarios import Scenario
+from hexpo.entrypoints.testing.scenarios import EVALUATED, Scenario
 from hexpo.entrypoints.testing.sequential import sequential
 
 
@@ -26,12 +26,15 @@ def check_process(
     """What one process reported while it lived."""
     steps = [step for step, numbers in tracker.reports if "time/step" in numbers]
     require(all(a < b for a, b in pairwise(steps)), f"N5: steps are not monotone: {steps}")
+    every = [step for step, _ in tracker.reports]
+    require(every == sorted(every), f"N5: an evaluation was reported late: {every}")
+    _check_evaluations(tracker)
     for step, numbers in tracker.reports:
         for name, value in numbers.items():
             require(math.isfinite(value), f"R: {name} of step {step} is {value}")
             if "share" in name or "busy" in name:
                 require(0 <= value <= 1 + 1e-9, f"R3: {name} of step {step} is {value}")
-        _check_latency(scenario, step, numbers.get("time/publish", 0.0))
+        _check_latency(scenario, step, numbers)
         if scenario.order is Order.SUBMISSION:
             require(numbers.get("bias/passed", 0) == 0, f"F3: step {step} passed older groups by")
         if "schedule/age_max" in numbers:
@@ -47,11 +50,24 @@ def check_process(
         require(not touched, "F9: an answer was changed in place")
 
 
-def _check_latency(scenario: Scenario, step: int, seconds: float) -> None:
+def _check_evaluations(tracker: SimulatedTracker) -> None:
+    """Each measured one version, and says which."""
+    name = "evaluate/held-out/version"
+    versions = [numbers[name] for _, numbers in tracker.reports if name in numbers]
+    rows = [record for record in tracker.records if record.phase.startswith("evaluate")]
+    wanted = [version for version in versions for _ in range(EVALUATED)]
+    require(len(rows) == len(wanted), f"{len(rows)} answers of {len(versions)} evaluations")
+    for row, version in zip(rows, wanted, strict=True):
+        found = set(row.versions[row.prompt_length :])
+        require(found <= {version}, f"Y10: an evaluation of {version} has answers of {found}")
+
+
+def _check_latency(scenario: Scenario, step: int, numbers: Mapping[str, float]) -> None:
     """An update waits for the transfer and a token, never for an answer, unless it drains."""
     if scenario.on_update is OnUpdate.DRAIN or scenario.fleet:
         return  # replicas look at each update themselves
     bound = scenario.load_seconds + scenario.token_seconds + 20 * scenario.jitter + 1e-6
+    seconds = max(numbers.get("time/publish", 0.0), numbers.get("time/switch", 0.0))
     require(seconds <= bound, f"F6: the update of step {step} took {seconds} s of {bound}")
 
 

@@ -7,6 +7,7 @@ from random import Random
 import attrs
 
 from hexpo.application.continuing import OnUpdate
+from hexpo.application.schedule import Side
 from hexpo.domain.schedule import Order, Plan, plan, window_of
 from hexpo.domain.schedule.capacity import largest_window
 from hexpo.domain.seeds import seed_for
@@ -19,7 +20,7 @@ class Interruption:
 
     kind: str
     """`crash`: cancelled, nothing is saved; `stop`: asked to end; `engine`: the rollout engine
-    dies; `transfer`: a weight update fails half-way."""
+    dies; `transfer`: a weight update fails half-way; `grader`: the grader raises."""
     after: float
     """Virtual seconds."""
 
@@ -88,6 +89,10 @@ class Scenario:
     catch_up: bool = False
     """A readmitted one loads the present version at once."""
     faults: tuple[Fault, ...] = ()
+    side: Side = Side.ROLLOUT
+    """Who answers evaluations."""
+    shared: bool = False
+    """Generation and training take turns on one device."""
 
     @property
     def plan(self) -> Plan:
@@ -100,6 +105,8 @@ class Scenario:
         return share > 0 and seed_for(self.seed, *what) / 2**63 < share
 
 
+EVALUATED = 2
+"""Prompts of an evaluation."""
 SHARE = 0.25
 """Of the scenarios: several replicas, one or more of which something befalls."""
 
@@ -141,7 +148,12 @@ def draw(seed: int) -> Scenario:
         interruptions=_interruptions(random),
         parts=random.randint(1, 3),
     )
-    return _with_replicas(drawn, random) if random.random() < SHARE else drawn
+    with_replicas = random.random() < SHARE
+    # Drawn by itself, so that what else a seed means does not depend on it.
+    more = Random(seed_for(seed, "more"))
+    if with_replicas:
+        return _with_leases(_with_replicas(drawn, random), more)
+    return _with_one_device(drawn, more)
 
 
 def _order(random: Random, groups: int, staleness: float) -> tuple[Order, int | None]:
@@ -177,6 +189,28 @@ def _with_replicas(drawn: Scenario, random: Random) -> Scenario:
         catch_up=random.random() < 0.5,
         faults=faults,
     )
+
+
+def _with_leases(drawn: Scenario, random: Random) -> Scenario:
+    """Half of those with replicas that all answer in the end are evaluated beside training."""
+    silent = any(one.kind in (Mishap.HANGS, Mishap.BABBLES) for one in drawn.faults)
+    if silent or random.random() < 0.5:
+        return drawn
+    return attrs.evolve(drawn, side=Side.LEASE, evaluate_every=random.randint(1, 2))
+
+
+def _with_one_device(drawn: Scenario, random: Random) -> Scenario:
+    """A quarter takes turns; others are evaluated by the trainer; some interruptions are the
+    grader's."""
+    if random.random() < 0.25:
+        drawn = attrs.evolve(drawn, shared=True, parts=1)
+    elif random.random() < 0.5:
+        drawn = attrs.evolve(drawn, side=Side.TRAINER)
+    interruptions = tuple(
+        attrs.evolve(one, kind="grader") if random.random() < 0.2 else one
+        for one in drawn.interruptions
+    )
+    return attrs.evolve(drawn, interruptions=interruptions)
 
 
 def _fault(random: Random, place: int) -> Fault:

@@ -13,6 +13,7 @@ from hexpo.application.ports.checkpoints import Checkpoint
 from hexpo.application.rollouts import Rollouts
 from hexpo.application.timing import Stopwatch
 from hexpo.domain.batch import Sequences
+from hexpo.domain.errors import RewardUnavailable
 from hexpo.domain.metrics import Metrics
 from hexpo.domain.objective import Objective
 from hexpo.domain.schedule import Order, overdue
@@ -54,10 +55,13 @@ class ScenarioReward:
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
+        self.is_gone = False
 
     async def grade(self, rows: Sequence[Trajectory]) -> Sequence[Outcome]:
-        """One outcome a row."""
+        """One outcome a row. Raises RewardUnavailable: it is gone."""
         await asyncio.sleep(self._scenario.grade_seconds)
+        if self.is_gone:
+            raise RewardUnavailable("the grader hung up")
         return [self._outcome(row) for row in rows]
 
     def _outcome(self, row: Trajectory) -> Outcome:

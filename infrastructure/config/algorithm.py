@@ -18,7 +18,12 @@ from hexpo.domain.moving import ENTROPY, KL
 from hexpo.domain.objective import Loss, Objective, Proximal, Term
 from hexpo.domain.reading import Reading
 from hexpo.domain.schedule import Plan, plan, window_of
-from hexpo.infrastructure.config.correction import factors_of, masks_of, normalising_of
+from hexpo.infrastructure.config.correction import (
+    factors_of,
+    masks_of,
+    normalising_of,
+    resampling_of,
+)
 from hexpo.infrastructure.config.fitting import fit_objective, form_of
 from hexpo.infrastructure.config.moving import moving_of
 from hexpo.infrastructure.config.options import entry, typed
@@ -106,7 +111,7 @@ def choices_of(config: RunConfig) -> tuple[Estimator, ...]:
         chosen.append(Estimator(function=covariant))
     where = KEPT if masks else "trained"
     chosen += hearing_of(objective_of(config), where=where)
-    chosen += normalising_of(config, where=where)
+    chosen += [*normalising_of(config, where=where), *resampling_of(config)]
     return tuple(chosen)
 
 

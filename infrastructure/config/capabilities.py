@@ -39,7 +39,7 @@ REFERENCE = frozenset({"reference", "reference_topk", "reference_ids", "referenc
 
 MADE = REFERENCE | {
     "policy", "entropy", "squares", "old", "advantage", "weights", "covariant", "correction",
-    "policy_logprobs", "policy_reference_topk",
+    "repeats", "policy_logprobs", "policy_reference_topk",
 }  # fmt: skip
 """Columns that the policy's engine, its reference view, an estimator or a choice makes."""
 

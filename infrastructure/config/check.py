@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from hexpo.application.schedule import Side
 from hexpo.domain.aggregate import Mode, Unit
 from hexpo.domain.errors import HexpoError, WrongValue
 from hexpo.domain.objective import Proximal
@@ -45,9 +46,13 @@ def problems(config: RunConfig) -> list[Problem]:
     return [problem for check in checks for problem in check(config)]
 
 
-def require_sound(config: RunConfig) -> None:
-    """Raises ConfigurationError that lists every conflict; loads nothing."""
-    if found := problems(config):
+def require_sound(config: RunConfig, *, brings_reward: bool = False) -> None:
+    """Raises ConfigurationError that lists every conflict; loads nothing.
+
+    Args: brings_reward: an application has a grader of its own, so none has to be configured.
+    """
+    found = [one for one in problems(config) if one.key != "reward.kind" or not brings_reward]
+    if found:
         raise refuse(found)
 
 
@@ -245,11 +250,17 @@ def evaluation(config: RunConfig) -> Iterator[Problem]:
             "evaluation.every",
             f"{chosen.every}, but there are no held-out prompts; set data.evaluation, or 0 here",
         )
-    if chosen.beside and config.rollout.replicas < 2:
+    if chosen.side is Side.LEASE and config.rollout.replicas < 2:
         yield Problem(
-            "evaluation.beside",
-            f"needs a replica that training can spare; rollout.replicas is"
+            "evaluation.side",
+            f"{chosen.side.value} needs a replica that training can spare; rollout.replicas is"
             f" {config.rollout.replicas}, use at least 2",
+        )
+    if chosen.side is Side.TRAINER and config.training.ranks > 1:
+        yield Problem(
+            "evaluation.side",
+            f"{chosen.side.value} needs the policy in this process; training.ranks is"
+            f" {config.training.ranks}, use {Side.ROLLOUT.value} or {Side.LEASE.value}",
         )
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hexpo.domain.batch.assemble import Shaping
 from hexpo.domain.correction.normalising import Normalising
+from hexpo.domain.correction.resampling import Resampling, resampled
 from hexpo.domain.correction.weights import stored
 from hexpo.domain.estimators import Estimator
 from hexpo.domain.masks.catalogue import MASKS
@@ -45,6 +46,14 @@ def normalising_of(config: RunConfig, *, where: str) -> tuple[Estimator, ...]:
     chosen = [one for one in config.algorithm.correction if one.name == stored.__name__]
     made = [typed(entry("correction", one.name), one.options) for one in chosen]
     return tuple(Estimator(function=Normalising(where=where, **options)) for options in made)
+
+
+def resampling_of(config: RunConfig) -> tuple[Estimator, ...]:
+    """What draws rows again, where `resampled` is chosen."""
+    chosen = [one for one in config.algorithm.correction if one.name == resampled.__name__]
+    made = [typed(entry("correction", one.name), one.options) for one in chosen]
+    seed = config.run.seed
+    return tuple(Estimator(function=Resampling(seed=seed, **options)) for options in made)
 
 
 @attrs.frozen

@@ -10,8 +10,10 @@ from typing import Any
 import attrs
 import yaml
 
-from hexpo.domain.errors import ConfigurationError
+from hexpo.adapters.models.loading import locate
+from hexpo.domain.errors import ConfigurationError, HexpoError
 from hexpo.infrastructure.config import drawing, layers
+from hexpo.infrastructure.config.elsewhere import foreign, without
 from hexpo.infrastructure.config.layers import Origin
 from hexpo.infrastructure.config.options import complete
 from hexpo.infrastructure.config.schema import RunConfig
@@ -22,21 +24,6 @@ from hexpo.infrastructure.config.structure import (
     plain,
     structure,
 )
-
-REMOVED: Mapping[str, str] = {
-    "rollout.n": "rollout.samples",
-    "rollout.top_p": "rollout.sampling.top_p",
-    "rollout.top_k": "rollout.sampling.top_k",
-    "rollout.min_p": "rollout.sampling.min_p",
-    "rollout.min_new_tokens": "rollout.sampling.min_new_tokens",
-    "rollout.stop_texts": "rollout.sampling.stop_texts",
-    "evaluation.k": "nothing: powers of two up to evaluation.samples are reported",
-    "evaluation.temperature": "evaluation.sampling.temperature",
-    "evaluation.top_p": "evaluation.sampling.top_p",
-    "evaluation.max_new_tokens": "evaluation.sampling.max_new_tokens",
-    "training.batch_size": "training.prompts_per_step (prompts, not sequences)",
-}
-"""Keys that are gone or that other libraries use, and what to write instead."""
 
 
 @attrs.frozen(kw_only=True)
@@ -74,12 +61,8 @@ def load(source: Path | str | Mapping[str, Any], *, overrides: Sequence[str] = (
             Origin.OVERRIDE: given,
         }
     )
-    removed = [
-        Problem(key, f"is no key any more; use {REMOVED[key]}")
-        for key, _ in layers.leaves(layered.values)
-        if key in REMOVED
-    ]
-    values, wrong_options = complete(_without(layered.values, [p.key for p in removed]))
+    removed = foreign([key for key, _ in layers.leaves(layered.values)])
+    values, wrong_options = complete(without(layered.values, [p.key for p in removed]))
     options = [key for key, _ in layers.leaves(values) if ".options." in key]
     everywhere = [*keys(RunConfig), *options]
     config, problems = structure(values, RunConfig, elsewhere=everywhere)
@@ -130,27 +113,16 @@ def write(config: RunConfig, path: Path) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def _without(values: Mapping[str, Any], gone: Sequence[str]) -> dict[str, Any]:
-    kept: dict[str, Any] = dict(values)
-    for key in gone:
-        head, _, rest = key.partition(".")
-        if rest:
-            kept[head] = _without(kept[head], [rest])
-        else:
-            kept.pop(head, None)
-    return kept
-
-
 def _model_layer(user: Mapping[str, Any]) -> dict[str, Any]:
     """What the model's folder says: the precision that its weights are stored in."""
     section = user.get("model")
     path = section.get("path") if isinstance(section, Mapping) else None
-    file = Path(path).expanduser() / "config.json" if isinstance(path, str) else None
-    if file is None or not file.is_file():
+    if not isinstance(path, str):
         return {}
     try:
+        file = locate(path).folder / "config.json"
         described = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # the model check reports it with its cause
+    except (HexpoError, OSError, ValueError):  # the model check reports it with its cause
         return {}
     stored = str(described.get("dtype") or described.get("torch_dtype") or "")
     precision = {"float32": "fp32", "bfloat16": "bf16"}.get(stored.removeprefix("torch."))

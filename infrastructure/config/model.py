@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from typing import Any
 
 import attrs
 
 from hexpo.adapters.models.gguf import read_gguf
-from hexpo.adapters.models.loading import Location, locate
-from hexpo.domain.errors import HexpoError, ModelError
+from hexpo.adapters.models.loading import Location, described, locate, require_family
+from hexpo.domain.errors import HexpoError
 from hexpo.infrastructure.config.schema import RunConfig
 from hexpo.infrastructure.config.structure import Problem
 
@@ -100,19 +98,16 @@ def _of_gguf(location: Location) -> Shape:
 
 
 def _of_folder(location: Location) -> Shape:
-    path = location.folder / "config.json"
-    try:
-        described: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path} is no JSON that can be read: {error}") from error
-    described = described | dict(described.get("text_config") or {})
+    read = described(location.folder)
+    require_family(location.folder, read.get("model_type"))
+    read |= dict(read.get("text_config") or {})
 
     def number(name: str) -> int | None:
-        value = described.get(name)
+        value = read.get(name)
         return int(value) if isinstance(value, int | float) else None
 
     return Shape(
-        family=str(described.get("model_type", "unknown")),
+        family=str(read.get("model_type", "unknown")),
         layers=number("num_hidden_layers"),
         hidden=number("hidden_size"),
         intermediate=number("intermediate_size"),
@@ -121,5 +116,5 @@ def _of_folder(location: Location) -> Shape:
         heads=number("num_attention_heads"),
         kv_heads=number("num_key_value_heads"),
         head_dim=number("head_dim"),
-        tied=bool(described.get("tie_word_embeddings", True)),
+        tied=bool(read.get("tie_word_embeddings", True)),
     )

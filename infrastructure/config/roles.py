@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from hexpo.domain.correction.resampling import resampled
 from hexpo.domain.correction.weights import stored
 from hexpo.domain.distillation.teachers import SPOKEN
 from hexpo.domain.errors import HexpoError
 from hexpo.domain.shaping.groups import Flat
-from hexpo.infrastructure.config import teachers
+from hexpo.infrastructure.config import served, teachers
 from hexpo.infrastructure.config.algorithm import (
     critic_objective,
     estimators_of,
@@ -66,7 +67,7 @@ def _files(model: FurtherModel, key: str) -> Iterator[Problem]:
 
 def _options(model: FurtherModel, key: str) -> Iterator[Problem]:
     try:
-        of = config_type("training", model.backend)
+        of = config_type(served.port_of(model), model.backend)
     except HexpoError as error:
         yield Problem(f"{key}.backend", str(error))
         return
@@ -88,9 +89,10 @@ def _read_roles(config: RunConfig) -> set[ModelRole]:
 
 def one_correction(config: RunConfig) -> Iterator[Problem]:
     """Weights that are stored have one column."""
-    times = sum(one.name == stored.__name__ for one in config.algorithm.correction)
-    if times > 1:
-        yield Problem("algorithm.correction", f"stored stands {times} times; use it once")
+    for name in (stored.__name__, resampled.__name__):
+        times = sum(one.name == name for one in config.algorithm.correction)
+        if times > 1:
+            yield Problem("algorithm.correction", f"{name} stands {times} times; use it once")
 
 
 def sequence_advantages(config: RunConfig) -> Iterator[Problem]:

@@ -15,6 +15,7 @@ import attrs
 from hexpo.adapters.models.policy import Precision
 from hexpo.application.continuing import OnUpdate
 from hexpo.application.filtering import OnLong
+from hexpo.application.schedule import Side
 from hexpo.domain.aggregate import Mode
 from hexpo.domain.kl.term import Target
 from hexpo.domain.objective import Proximal
@@ -103,7 +104,7 @@ class ModelSection:
     """The policy's model."""
 
     path: str = attrs.field(validator=not_empty)
-    """A Hugging Face folder, a .gguf file, or `package:<name>`."""
+    """A Hugging Face folder, a .gguf file, `package:<name>`, or a hub's model in the cache."""
     precision: Precision = Precision.BF16
     """What working weights and activations are stored in; masters are single precision."""
 
@@ -245,7 +246,7 @@ class FurtherModel:
     weight: float = attrs.field(default=1.0, validator=within(0))
     """Of a teacher: how much its tokens count in terms that draw to it."""
     backend: str = attrs.field(default="fsdp", validator=not_empty)
-    """The training adapter that runs it."""
+    """The training adapter that runs it; of a teacher also `vllm`, in a process of its own."""
     options: Mapping[str, Any] = _options()
     """The backend's settings: of a critic its own learning rate, schedule and clipping."""
     loss: NamedFunction = NamedFunction(name="value")
@@ -314,8 +315,8 @@ class EvaluationSection:
     """Answers a prompt."""
     sampling: Mapping[str, Any] = _options()
     """What is drawn otherwise than in training: `temperature: 0` is greedy (see below)."""
-    beside: bool = False
-    """Evaluate on a replica of its own while training goes on."""
+    side: Side = Side.ROLLOUT
+    """Who answers; for the first and the last one training waits whoever it is."""
 
 
 @attrs.frozen(kw_only=True)

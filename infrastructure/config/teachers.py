@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import attrs
 
@@ -20,6 +20,7 @@ from hexpo.domain.distillation.teachers import (
 from hexpo.domain.errors import HexpoError
 from hexpo.domain.estimators import Estimator
 from hexpo.domain.objective import Factor, Loss, Objective, Split, Term
+from hexpo.infrastructure.config import served
 from hexpo.infrastructure.config.model import shape_of
 from hexpo.infrastructure.config.schema import FurtherModel, ModelRole, RunConfig
 from hexpo.infrastructure.config.structure import Problem
@@ -33,6 +34,11 @@ def teachers_of(config: RunConfig) -> dict[str, FurtherModel]:
     """The teachers by name, in the order of their places."""
     chosen = [model for model in config.models if model.role is ModelRole.TEACHER]
     return {model.name or "teacher": model for model in chosen}
+
+
+def served_teachers(config: RunConfig) -> dict[str, FurtherModel]:
+    """Those of `teachers_of` that an engine serves in a process of its own."""
+    return {name: model for name, model in teachers_of(config).items() if served.is_served(model)}
 
 
 def routing_of(config: RunConfig) -> Routing | None:
@@ -81,6 +87,8 @@ def problems(config: RunConfig, objective: Objective) -> Iterator[Problem]:
     yield from _fields(config)
     yield from _routes(config)
     yield from _kept(config, objective)
+    wide = any("teacher_topk" in term.token_columns for term in objective.terms)
+    yield from served.problems(config, wide=wide)
     acts = any(term.token_columns & SPOKEN and term.coefficient for term in objective.terms)
     for place, model in enumerate(config.models):
         if model.weight != 1.0 and model.role is ModelRole.TEACHER and not acts:
@@ -124,7 +132,7 @@ def _routes(config: RunConfig) -> Iterator[Problem]:
 
 def _kept(config: RunConfig, objective: Objective) -> Iterator[Problem]:
     teachers = teachers_of(config)
-    widths = {name: top_k_of(model.backend, model.options) for name, model in teachers.items()}
+    widths = {name: top_k_of(model) for name, model in teachers.items()}
     if len(set(widths.values())) > 1:
         told = ", ".join(f"{name} {width}" for name, width in widths.items())
         yield Problem("models", f"teachers keep different numbers of ids (top_k: {told}); use one")
@@ -156,9 +164,9 @@ def _shared_heads(config: RunConfig, objective: Objective) -> Iterator[Problem]:
             )
 
 
-def top_k_of(backend: str, options: Mapping[str, object]) -> int:
-    """Ids that a model keeps of a distribution, by its options or the backend's default."""
-    of = config_type("training", backend)
+def top_k_of(model: FurtherModel) -> int:
+    """Ids that a teacher keeps of a distribution, by its options or the backend's default."""
+    of = config_type(served.port_of(model), model.backend)
     field = attrs.fields_dict(of).get("top_k") if of is not None else None
     default = 0 if field is None else field.default
-    return int(str(options.get("top_k", default)))
+    return int(str(model.options.get("top_k", default)))

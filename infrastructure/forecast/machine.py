@@ -9,6 +9,7 @@ import attrs
 from hexpo.adapters.simulated.costs import RolloutSpeed, TrainingCost
 from hexpo.domain.errors import WrongValue
 from hexpo.domain.schedule import Order
+from hexpo.domain.schedule.capacity import largest_window
 from hexpo.infrastructure.forecast.measuring import Forecast
 from hexpo.infrastructure.forecast.world import Choice, Costs, Workload, forecast
 
@@ -111,22 +112,35 @@ def sweep(
     steps: int = 8,
     seed: int = 0,
 ) -> Iterator[Offer]:
-    """Colocated; then splits for each staleness in the chosen order; then orders at the best."""
+    """Colocated; then splits for each staleness in the chosen order, its window as wide as fits
+    there; then the other orders at the best, a window as wide as it may be."""
     on_policy = attrs.evolve(choice, max_staleness=0.0, order=Order.SUBMISSION, window=None)
     yield offer(machine, work, on_policy, None, steps=steps, seed=seed)
     found: list[Offer] = []
     for age in staleness:
         for generate in splits(machine, work):
-            aged = attrs.evolve(choice, max_staleness=age)
+            aged = _aged(choice, age, groups=work.groups)
             found.append(offer(machine, work, aged, generate, steps=steps, seed=seed))
             yield found[-1]
     if not found:
         return
     best = fastest(found)
-    for order in (Order.SUBMISSION, Order.COMPLETION):
-        if order is not best.choice.order:
-            other = attrs.evolve(best.choice, order=order, window=None)
-            yield offer(machine, work, other, best.generate, steps=steps, seed=seed)
+    for order in Order:
+        if order is best.choice.order or (order is Order.WINDOW and not best.choice.max_staleness):
+            continue
+        window = _widest(work.groups, best.choice.max_staleness) if order is Order.WINDOW else None
+        other = attrs.evolve(best.choice, order=order, window=window)
+        yield offer(machine, work, other, best.generate, steps=steps, seed=seed)
+
+
+def _widest(groups: int, staleness: float) -> int:
+    return largest_window(groups=groups, max_staleness=staleness)
+
+
+def _aged(choice: Choice, staleness: float, *, groups: int) -> Choice:
+    """The choice at another staleness, where a window may have to be narrower."""
+    window = choice.window and min(choice.window, _widest(groups, staleness))
+    return attrs.evolve(choice, max_staleness=staleness, window=window)
 
 
 def fastest(offers: Sequence[Offer]) -> Offer:

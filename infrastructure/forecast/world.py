@@ -25,7 +25,8 @@ from hexpo.application.learning import POLICY, Learner, LearningSettings, Recipe
 from hexpo.application.ports.checkpoints import Checkpoint
 from hexpo.application.residency import Mover, Residency
 from hexpo.application.rollouts import Rollouts
-from hexpo.application.train import Schedule, Trainer
+from hexpo.application.schedule import Schedule
+from hexpo.application.train import Trainer
 from hexpo.application.turns import Rule
 from hexpo.domain.advantages.catalogue import estimator
 from hexpo.domain.losses.ppo import ppo

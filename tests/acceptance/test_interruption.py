@@ -15,7 +15,7 @@ import pytest
 from hexpo.infrastructure import runs
 
 STEPS = 20
-CLOCKED = ("time/", "busy/", "rollout/paus")
+CLOCKED = ("time/", "busy/", "rollout/paus", "bias/trained", "bias/dropped_s")
 """Metrics that the clock makes: no two runs share them."""
 CHANGES = {
     "run": {"steps": STEPS},

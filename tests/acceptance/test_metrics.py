@@ -35,7 +35,7 @@ LOOP: Mapping[str, tuple[str, ...]] = {
         *(f"schedule/dropped/{reason.value}" for reason in Reason),
     ),
     "sent again": ("schedule/requeued",),
-    "bias": ("bias/passed",),
+    "bias": ("bias/passed", "bias/dropped_share", "bias/trained_seconds"),
     "filters": ("groups/filtered", "groups/refilled", "groups/short"),
     "groups": ("group/alone", "group/empty", "group/flat", "group/unscored"),
     "rewards": ("reward/mean", "reward/min", "reward/max"),

@@ -98,3 +98,13 @@ def test_every_step_reports_ages_and_what_was_left_out(monkeypatch: pytest.Monke
             "schedule/dropped/stale",
         } <= numbers.keys()
         assert numbers["schedule/age"] <= numbers["schedule/age_max"] <= 1
+
+
+@pytest.mark.parametrize("staleness", [0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0])
+def test_in_order_of_submission_groups_are_on_average_as_old_as_is_allowed(
+    staleness: float,
+) -> None:
+    """F1: a fraction lowers the share of aged groups; a group of 4 is 1 version old with 0.25."""
+    [world] = check(Scenario(seed=0, groups=4, steps=8, staleness=staleness, slots=64, whole=False))
+    ages = [numbers["schedule/age"] for _, numbers in world.tracker.reports]
+    assert ages[4:] == [staleness] * 4

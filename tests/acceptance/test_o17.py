@@ -15,7 +15,7 @@ from hexpo.entrypoints.library import build, resume
 
 LORA = {"rank": 4, "dropout": 0.2}
 STEPS = 6
-CLOCKED = ("time/", "busy/", "rollout/paus")
+CLOCKED = ("time/", "busy/", "rollout/paus", "bias/trained", "bias/dropped_s")
 """Metrics that the clock makes: no two runs share them."""
 REWARD = f"{Path(__file__).parents[2] / 'examples' / 'tiny_reward.py'}:reward"
 OPTIONS = {"learning_rate": 0.02, "warmup_steps": 3, "lora": LORA}

@@ -107,7 +107,9 @@ def test_no_kept_prompt_is_refused_by_the_engine_and_none_is_left_out_unseen(
     lengths = {row.prompt_id: row.prompt_length for row in tracker.records}
     assert lengths == {f"rows.jsonl:{n}": base + n for n in (1, 2, 3, 4)}
     assert "4 of 8 prompts are longer than data.max_prompt_tokens = 7" in caplog.text
-    assert "rows.jsonl:5" in caplog.text
+    first = [f"rows.jsonl:{n}: {base + n} ids, the limit is 7" for n in (5, 6, 7)]
+    assert f"left out ({'; '.join(first)}; and 1 more)" in caplog.text
+    assert "data.max_prompt_tokens=11 keeps them all" in caplog.text
 
 
 def test_choosing_a_technology_that_is_not_installed_names_its_extra_and_loads_nothing(

@@ -18,6 +18,7 @@ from hexpo.application.grading import Player, RetryPolicy
 from hexpo.application.ports.rollout import Generation, Request
 from hexpo.application.rollouts import Rollouts
 from hexpo.domain.errors import RewardUnavailable
+from hexpo.domain.metrics import values
 from hexpo.domain.sampling import Sampling
 from hexpo.domain.schedule import open_gate, plan
 from hexpo.domain.trajectory import (
@@ -85,6 +86,27 @@ def test_a_stale_group_is_cancelled_and_frees_its_slots() -> None:
         feed.cancel()
 
     run(play())
+
+
+def test_what_order_of_completion_drops_is_reported_with_the_time_that_it_took() -> None:
+    """F3, X3: the slow group was played for as long as two fast ones, and trains nothing."""
+
+    async def play() -> list[dict[str, float]]:
+        rollouts = rollouts_of(Counting(), window=None, staleness=1.0)
+        feed = asyncio.ensure_future(rollouts.run())
+        steps = []
+        for version in (1, 2):
+            await rollouts.take(None)
+            rollouts.published(version)
+            rollouts.fill()
+            steps.append(values(rollouts.metrics()))
+        feed.cancel()
+        return steps
+
+    names = ("bias/passed", "bias/dropped_share", "bias/trained_seconds", "bias/dropped_seconds")
+    first, second = ([step.get(name) for name in names] for step in run(play()))
+    assert first == [1, 0, 1.0, None]
+    assert second == [1, 0.5, 1.0, 2.0]
 
 
 def test_what_is_in_flight_is_whole_between_a_restoration_and_the_run() -> None:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+import attrs
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.tiny import answer
 
 from hexpo.adapters.simulated.clock import run
 from hexpo.adapters.simulated.world import SimulatedReward
 from hexpo.application.grading import Player, RetryPolicy
+from hexpo.application.soundness import flaw_of
 from hexpo.application.tasks import first_failure
-from hexpo.domain.errors import RewardUnavailable
+from hexpo.domain.errors import EngineFailed, RewardUnavailable
 from hexpo.domain.trajectory import (
     Cause,
     Failed,
@@ -105,6 +110,66 @@ def test_errors_of_a_few_rollouts_never_stop_the_run() -> None:
     failed = [row for group in groups for row in group.rows if row.trajectory.failure]
     assert len(failed) == 30
     assert {row.trajectory.stop for row in failed} == {StopReason.FAILED}
+
+
+class Babbling:
+    """Whose answers to some tickets can be none, of one sample or of all; `cut` ones are parts."""
+
+    def __init__(self, bad: Sequence[str]) -> None:
+        self._bad = bad
+        self.played = 0
+
+    async def run(self, ticket: Ticket, sample: int) -> Trajectory:
+        self.played = max(self.played, ticket.number + 1)
+        row, kind = answer(ticket, sample), self._bad[ticket.number]
+        if kind == "cut":
+            return attrs.evolve(row, stop=StopReason.ABORTED)
+        if kind == "all" or (kind == "some" and sample == 1):
+            return attrs.evolve(row, tokens=torch.full_like(row.tokens, -1))
+        return row
+
+
+def play_babbling(agent: Babbling, tickets: int, engine: str) -> None:
+    async def main() -> None:
+        reward, policy = SimulatedReward(), RetryPolicy()
+        player = Player(agent, reward, policy=policy, give_up_after=3, engine=engine)
+        for number in range(tickets):
+            await player.play(ticket(number))
+
+    run(main())
+
+
+@given(st.lists(st.sampled_from(["no", "some", "all", "cut"]), max_size=20))
+def test_a_lone_engine_whose_answers_to_three_prompts_can_be_none_ends_the_run(
+    bad: list[str],
+) -> None:
+    """O16, F4: as a dead one does, with its name and a flaw; one good answer forgives, and what an
+    update cut is no fault of it."""
+    ends = [place + 3 for place in range(len(bad) - 2) if bad[place : place + 3] == ["all"] * 3]
+    agent = Babbling(bad)
+    if not ends:
+        play_babbling(agent, len(bad), "toy")
+        return
+    with pytest.raises(EngineFailed, match=r"engine toy talks nonsense: .* 3 prompts .* -1 to -1"):
+        play_babbling(agent, len(bad), "toy")
+    assert agent.played == ends[0]
+
+
+def test_one_engine_of_several_that_talks_nonsense_does_not_end_a_run_here() -> None:
+    """O16: whoever sends the requests fences it, and the others go on."""
+    agent = Babbling(["all"] * 9)
+    play_babbling(agent, 9, "")
+    assert agent.played == 9
+
+
+@pytest.mark.parametrize(("sampled", "says"), [(False, None), (True, "ids from 1 to 99")])
+def test_only_what_was_sampled_has_to_be_an_answer(*, sampled: bool, says: str | None) -> None:
+    """B7: ids and versions of a prompt are nobody's answer."""
+    row = answer(ticket(0), 0)
+    tokens, version = torch.tensor([99, 1, 2]), torch.tensor([-1, 0, 0])
+    action = torch.tensor([sampled, True, True])
+    flaw = flaw_of(attrs.evolve(row, tokens=tokens, version=version, action=action), vocabulary=32)
+    assert (flaw is None) if says is None else (says in str(flaw))
 
 
 class ScriptedReward:

@@ -26,7 +26,8 @@ from hexpo.application.agents import SingleTurn
 from hexpo.application.grading import Player, RetryPolicy
 from hexpo.application.learning import POLICY, Learner, LearningSettings, Recipe, Role
 from hexpo.application.rollouts import Rollouts
-from hexpo.application.train import RunReport, Schedule, Trainer
+from hexpo.application.schedule import RunReport, Schedule
+from hexpo.application.train import Trainer
 from hexpo.domain.advantages.catalogue import estimator
 from hexpo.domain.losses.ppo import ppo
 from hexpo.domain.objective import Loss, Objective, Term

@@ -5,101 +5,21 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.application.faulty import Faulty, ask, fleet, simulated, update
 
-from hexpo.adapters.simulated.clock import run
-from hexpo.adapters.simulated.costs import RolloutSpeed
-from hexpo.adapters.simulated.fleet import FleetSettings, SimulatedFleet
 from hexpo.application.membership import Standing
 from hexpo.application.ports.rollout import Generation, PauseMode, Request
 from hexpo.application.ports.transfer import Digest, Update
-from hexpo.application.replicas import Replicas, ReplicaSettings
+from hexpo.application.replicas import Replicas
 from hexpo.application.routing import LeastLoaded
-from hexpo.domain.errors import EngineFailed, NotEnough
-from hexpo.domain.sampling import Sampling
+from hexpo.domain.errors import EngineFailed
 from hexpo.domain.trajectory import StopReason
-
-SPEED = RolloutSpeed(token_seconds=1.0, request_seconds=0.0, slots=1000)
-GOOD = Digest(tensors=2, bytes=8, checksum="good")
-
-
-class Faulty(SimulatedFleet):
-    """One simulated replica that can die, hang, lie about its version or read other weights."""
-
-    def __init__(self, length: int = 10, load_seconds: float = 1.0) -> None:
-        super().__init__(
-            FleetSettings(speed=SPEED, load_seconds=load_seconds), lambda request: length
-        )
-        self.digest, self.lies, self.hangs, self.dead = GOOD, False, False, False
-        self.asked: list[Request] = []
-        self.loads = 0
-
-    async def generate(self, request: Request) -> Generation:
-        self._require_living()
-        self.asked.append(request)
-        return await super().generate(request)
-
-    async def load_weights(self, update: Update) -> Digest | None:
-        self._require_living()
-        self.loads += 1
-        if self.hangs:
-            await asyncio.sleep(1e9)
-        if not self.lies:
-            await super().load_weights(update)
-        return self.digest
-
-    async def pause(self, mode: PauseMode) -> None:
-        self._require_living()
-        await super().pause(mode)
-
-    async def interrupt(self, requests: Any = None) -> None:
-        self._require_living()
-        if self.hangs:
-            await asyncio.sleep(1e9)
-        await super().interrupt(requests)
-
-    def die(self) -> None:
-        self.dead = True
-        for replica in self._replicas:
-            replica.fail(EngineFailed("out of memory"))
-
-    def _require_living(self) -> None:
-        if self.dead:
-            raise EngineFailed("out of memory")
-
-
-def ask(number: int, *, session: str = "", budget: int = 64, **more: Any) -> Request:
-    return Request(
-        id=f"r{number}",
-        prompt=(1, 2, 3),
-        sampling=Sampling(max_new_tokens=budget),
-        seed=number,
-        session=session,
-        **more,
-    )
-
-
-def fleet(count: int, **settings_: Any) -> tuple[dict[str, Faulty], Replicas]:
-    engines = {f"rollout-{place}": Faulty() for place in range(count)}
-    return engines, Replicas(engines, ReplicaSettings(**settings_))
-
-
-async def update(replicas: Replicas, version: int, mode: PauseMode = PauseMode.KEEP) -> None:
-    await replicas.pause(mode)
-    await replicas.load_weights(Update(version=version))
-    await replicas.resume()
-
-
-Scenario = Callable[[], Coroutine[Any, Any, Any]]
-
-
-def simulated(scenario: Scenario) -> Any:
-    return run(scenario())
 
 
 @settings(max_examples=200, deadline=None)
@@ -275,63 +195,6 @@ def test_whoever_waits_for_a_dead_reader_is_not_fenced_with_it() -> None:
         return replicas
 
     assert list(simulated(scenario).fenced) == ["rollout-1"]
-
-
-def test_a_lease_stays_at_its_version_while_the_others_go_on() -> None:
-    """Y10: leased replicas take no update and no request of training; then they catch up."""
-
-    async def scenario() -> None:
-        engines, replicas = fleet(3, catch_up=True)
-        async with replicas.lease(1) as lease:
-            (leased,) = [n for n, s in replicas.standings.items() if s is Standing.LEASED]
-            for version in (1, 2):
-                await update(replicas, version)
-            async with asyncio.TaskGroup() as tasks:
-                measured = tasks.create_task(lease.generate(ask(0)))
-                for number in range(1, 7):
-                    tasks.create_task(replicas.generate(ask(number)))
-            assert lease.version == 0
-            assert {span.version for span in measured.result().spans} == {0}
-            assert [request.id for request in engines[leased].asked] == ["r0"]
-            assert engines[leased].loads == 0
-        await asyncio.sleep(10.0)
-        assert replicas.standings[leased] is Standing.SERVING
-        assert engines[leased].version == 2
-        with pytest.raises(EngineFailed, match="lease"):
-            await lease.generate(ask(9))
-
-    simulated(scenario)
-
-
-def test_a_returned_replica_waits_for_the_next_version_where_none_is_kept() -> None:
-    """Y10: it serves only under the present version."""
-
-    async def scenario() -> None:
-        engines, replicas = fleet(2)
-        async with replicas.lease(1):
-            (leased,) = [n for n, s in replicas.standings.items() if s is Standing.LEASED]
-            await update(replicas, 1)
-        await asyncio.sleep(5.0)
-        assert replicas.standings[leased] is Standing.RETURNING
-        await replicas.generate(ask(0))
-        assert not engines[leased].asked
-        await update(replicas, 2)
-        assert replicas.standings[leased] is Standing.SERVING
-        assert engines[leased].version == 2
-
-    simulated(scenario)
-
-
-def test_no_lease_takes_the_last_serving_replica() -> None:
-    """Training goes on."""
-
-    async def scenario() -> None:
-        _, replicas = fleet(2)
-        with pytest.raises(NotEnough, match="2 of 2"):
-            async with replicas.lease(2):
-                pass
-
-    simulated(scenario)
 
 
 def test_a_fenced_replica_serves_again_after_it_was_readmitted() -> None:

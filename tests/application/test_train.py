@@ -33,7 +33,8 @@ from hexpo.application.ports.checkpoints import Checkpoint
 from hexpo.application.ports.rollout import Request
 from hexpo.application.ports.transfer import Update
 from hexpo.application.rollouts import Rollouts
-from hexpo.application.train import RunReport, Schedule, Trainer
+from hexpo.application.schedule import RunReport, Schedule
+from hexpo.application.train import Trainer
 from hexpo.domain.advantages.catalogue import estimator
 from hexpo.domain.errors import CheckpointError
 from hexpo.domain.losses.ppo import ppo
@@ -276,7 +277,7 @@ def test_a_run_that_is_resumed_after_its_end_does_nothing(tmp_path: Path) -> Non
     assert world.tracker.records == []
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     after=st.floats(0.1, 40.0), every=st.integers(1, 3), staleness=st.sampled_from([0.0, 1.0, 1.5])
 )

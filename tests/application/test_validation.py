@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from hexpo.adapters.simulated.clock import run
 from hexpo.adapters.simulated.costs import RolloutSpeed
@@ -23,18 +25,19 @@ from hexpo.application.validation import Validation
 from hexpo.domain.sampling import Sampling
 
 
+def player(rollout: RolloutEngine) -> Player:
+    agent = SingleTurn(
+        rollout=rollout,
+        tokenizer=SimulatedTokenizer(),
+        sampling=Sampling(max_new_tokens=64),
+        seed=0,
+        stream="evaluate",
+    )
+    return Player(agent, SimulatedReward(), policy=RetryPolicy(), give_up_after=3)
+
+
 def test_an_evaluation_beside_training_measures_one_version_and_is_reported_in_order() -> None:
     """N5, Y10: labelled with the version of its start, at a step that is not over."""
-
-    def player(rollout: RolloutEngine) -> Player:
-        agent = SingleTurn(
-            rollout=rollout,
-            tokenizer=SimulatedTokenizer(),
-            sampling=Sampling(max_new_tokens=64),
-            seed=0,
-            stream="evaluate",
-        )
-        return Player(agent, SimulatedReward(), policy=RetryPolicy(), give_up_after=3)
 
     async def main() -> SimulatedTracker:
         speed = RolloutSpeed(token_seconds=1.0, request_seconds=0.0)
@@ -72,3 +75,35 @@ def test_an_evaluation_beside_training_measures_one_version_and_is_reported_in_o
     assert measured == [(5, 2.0, 2.0), (6, 6.0, 6.0)]
     versions = [set(sample.versions[sample.prompt_length :]) for sample in tracker.records]
     assert versions == [{2}] * 4 + [{6}] * 4
+
+
+class Dying:
+    """Lends engines that die at once."""
+
+    def __init__(self) -> None:
+        self.lent = 0
+
+    @asynccontextmanager
+    async def lease(self, count: int) -> AsyncIterator[RolloutEngine]:
+        self.lent += 1
+        engine = SimulatedFleet(FleetSettings(), lambda request: 1)
+        await engine.close()
+        yield engine
+
+
+def test_an_evaluation_whose_replicas_die_one_after_the_other_is_left_out() -> None:
+    """O5, F5: they are fenced and counted; training goes on while enough others live."""
+
+    async def main() -> int:
+        lessor, engine = Dying(), SimulatedFleet(FleetSettings(), lambda request: 1)
+        evaluator = Evaluator(
+            SimulatedPrompts(2),
+            player(engine),
+            engine,
+            samples=1,
+            beside=Beside(lessor=lessor, player=player),
+        )
+        assert await evaluator.run_beside() is None
+        return lessor.lent
+
+    assert run(main()) == 2

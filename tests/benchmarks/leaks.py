@@ -2,11 +2,13 @@
 
     python tests/benchmarks/leaks.py --runs 200                  # local: one replica each
     python tests/benchmarks/leaks.py --runs 10 --cluster ray     # a Ray of its own each
+    python tests/benchmarks/leaks.py --runs 20 --engine embedded
 
 Each run trains a step of a tiny model with a rollout replica in a process of its own, then ends.
 After it are counted: processes below this one, its handles (sockets among them) and threads, what
 lies in shared memory and in the temporary folder, and its memory. The last line says what grew
-between the runs after the first and the last one.
+between the runs after the first and the last one. The replica's own process ends with its run, so
+it loads no model (`quick.py`): most of a run would be its start; `--engine` gives it a real one.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import runpy
 import tempfile
 import threading
@@ -22,8 +25,10 @@ import warnings
 from pathlib import Path
 
 import psutil
+import quick
 
 from hexpo.entrypoints.library import build
+from hexpo.infrastructure import serve
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 COLUMNS = ("processes", "handles", "sockets", "threads", "shared memory", "temporary", "MiB")
@@ -81,7 +86,11 @@ def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("--runs", type=int, default=200)
     asked.add_argument("--cluster", choices=("local", "ray"), default="local")
+    asked.add_argument("--engine", choices=("quick", "embedded"), default="quick")
     given = asked.parse_args()
+    if given.engine == "quick":
+        serve.ROLLOUT_REPLICA = quick.REPLICA
+        os.environ["PYTHONPATH"] = str(Path(__file__).parent)
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory(prefix="l-") as place:
         folder = Path(place)
@@ -98,9 +107,14 @@ def main() -> None:
             if number == 1 or number % max(1, given.runs // 10) == 0:
                 print(f"{number:>5}" + "".join(f"{now[name]:>15}" for name in COLUMNS), flush=True)
         seconds = (time.perf_counter() - began) / given.runs
+        whose = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+        spent = [sum(resource.getrusage(who)[:2]) / given.runs for who in whose]
         grown = {name: now[name] - first[name] for name in COLUMNS if now[name] != first[name]}
         alive = [thread.name for thread in threading.enumerate()]
-        print(f"{seconds:.1f} s a run; grown since the first run: {grown or 'nothing'}; {alive=}")
+        print(
+            f"a run: {seconds:.1f} s; of processors {spent[0]:.1f} s here, {spent[1]:.1f} s below"
+        )
+        print(f"grown since the first run: {grown or 'nothing'}; {alive=}")
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ from hexpo.application.ports.rollout import Request
 from hexpo.application.rollouts import Rollouts
 from hexpo.domain.sampling import Sampling
 from hexpo.domain.schedule import open_gate, plan
+from hexpo.infrastructure.process import collect_rarely
 
 SAMPLES = 16
 SAMPLING = Sampling(max_new_tokens=64)
@@ -117,7 +118,8 @@ async def fleet_alone(flying: int, replicas: int) -> float:
 
 
 def measured(flying: int, replicas: int) -> Seen:
-    """In this process."""
+    """In this process, which looks for garbage as the command line does."""
+    collect_rarely()
     event_us, flight_bytes = run(driver(flying, replicas, versions=4))
     return Seen(flying, event_us, run(fleet_alone(flying, replicas)), flight_bytes)
 

@@ -25,6 +25,7 @@ QUESTIONS = [
     f"What is {a} + {b}? Answer with just the number." for a in range(10) for b in range(10)
 ]
 PROMPTS, SAMPLES, TOKENS, LEARNING_RATE = 8, 8, 64, 1e-5
+MICRO_TOKENS = 1200  # the default; the example takes less, for its memory
 PLAIN = {"GOMP_SPINCOUNT": "", "OMP_WAIT_POLICY": "", "GLIBC_TUNABLES": "", "HEXPO_RESTARTED": ""}
 """Takes this library's process settings out of a child's environment."""
 
@@ -52,6 +53,7 @@ def hexpo(steps: int) -> Record:
         f"training.prompts_per_step={PROMPTS}",
         f"rollout.samples={SAMPLES}",
         f"training.options.learning_rate={LEARNING_RATE}",
+        f"training.options.micro_tokens={MICRO_TOKENS}",
         f"run.steps={steps + 1}",
         "data.evaluation=null",
         "evaluation.every=0",

@@ -103,7 +103,7 @@ class Recorder:
         print(
             f"step {step}: reward {found['reward/mean']:.2f}, {found['time/step']:.2f} s, of which"
             f" training {training(found):.2f}, waiting {found.get('time/wait', 0):.2f},"
-            f" transfer {found['time/transfer']:.2f}; age {found.get('schedule/age', 0):.2f}",
+            f" transfer {found['time/transfer']:.2f}; age {found.get('age/mean', 0):.2f}",
             flush=True,
         )
 
@@ -197,11 +197,13 @@ def show(record: Mapping[str, Any]) -> None:
             busy(running, record["pauses"], since, until) / (until - since)
             for _, since, until in spans
         ),
-        "mean age": median_of(step.get("schedule/age", 0.0) for step in steps[1:]),
+        "mean age": median_of(step["age/mean"] for step in steps[1:]),
     }
     told = forecast_of(record)
-    rows = [(name, seen[name], told[name], f"{told[name] / seen[name] - 1:+.0%}") for name in seen]
+    gaps = {name: told[name] / seen[name] - 1 if seen[name] else 0.0 for name in seen}
+    rows = [(name, seen[name], told[name], f"{gaps[name]:+.0%}") for name in seen]
     print_table("Medians over the steps", ["what", "measured", "forecast", "error"], rows)
+    print(f"largest error: {max(map(abs, gaps.values())):.0%}, 15 % is allowed")
     accuracies = ", ".join(f"{accuracy:.1%}" for accuracy in record["accuracy"])
     print(f"held-out accuracy before and after: {accuracies}")
 

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from hexpo.adapters.prompts import jsonl, parquet, reasoning_gym
 from hexpo.adapters.prompts.wire.order import OrderedRows
-from hexpo.application.ports.prompts import Position, PromptSource
+from hexpo.application.ports.prompts import PromptSource
 from hexpo.domain.errors import DataError
 from hexpo.domain.trajectory import Message, Prompt
+from hexpo.entrypoints.testing.prompts import CONTRACT, Check
 
 Open = Callable[..., PromptSource]
 """Opens a source of `rows` rows; takes `seed`, `shuffle` and `change` (another content)."""
@@ -71,15 +72,10 @@ def ids(source: PromptSource, count: int) -> list[str]:
     return [source.draw().id for _ in range(count)]
 
 
-def test_the_same_seed_draws_the_same_order_and_each_epoch_its_own(open_source: Open) -> None:
-    """E4: an epoch is a permutation; another seed or epoch is another one."""
-    drawn = ids(open_source(), 28)
-    epochs = [drawn[start : start + 7] for start in range(0, 28, 7)]
-    assert ids(open_source(), 28) == drawn
-    assert ids(open_source(seed=2), 28) != drawn
-    everything = sorted(row.id for row in open_source().rows())
-    assert all(sorted(epoch) == everything for epoch in epochs)
-    assert len({tuple(epoch) for epoch in epochs}) == 4
+@pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
+def test_a_source_keeps_its_contract(check: Check, open_source: Open) -> None:
+    """E3, E4, E5, O17."""
+    check(lambda seed: open_source(seed=seed))
 
 
 def test_rows_come_once_each_in_file_order_and_draws_change_nothing(open_source: Open) -> None:
@@ -89,18 +85,6 @@ def test_rows_come_once_each_in_file_order_and_draws_change_nothing(open_source:
     assert len(source) == len(listed) == len(set(listed)) == 7
     assert ids(source, 10) == [*listed, *listed[:3]]
     assert [row.id for row in source.rows()] == listed
-
-
-@pytest.mark.parametrize("drawn", [0, 3, 6, 7, 8, 14, 20])
-def test_a_position_goes_on_exactly_there_in_another_process(open_source: Open, drawn: int) -> None:
-    """O17: also at an epoch's end."""
-    source, other = open_source(), open_source()
-    ids(source, drawn)
-    place = Position(source.position.epoch, source.position.index)
-    rest = ids(source, 20)
-    other.seek(place)
-    assert other.position == place
-    assert ids(other, 20) == rest
 
 
 def test_identity_changes_with_rows_seed_and_order_and_with_nothing_else(open_source: Open) -> None:
@@ -116,14 +100,6 @@ def test_identity_changes_with_rows_seed_and_order_and_with_nothing_else(open_so
         open_source(change=True),
     ]
     assert len({identity, *(other.identity for other in others)}) == 5
-
-
-def test_a_position_outside_the_rows_is_refused(open_source: Open) -> None:
-    """E5: a position of a longer source is not clamped."""
-    source = open_source()
-    for place in (Position(0, 8), Position(0, -1), Position(-1, 0)):
-        with pytest.raises(DataError, match="outside its 7 rows"):
-            source.seek(place)
 
 
 def prompts(count: int) -> list[Prompt]:

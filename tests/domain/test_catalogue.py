@@ -115,12 +115,17 @@ def test_a_catalogue_is_immutable_and_has_each_name_once() -> None:
 def test_the_listing_has_a_line_for_every_name() -> None:
     """`hexpo algorithms`."""
     shown = {(line.kind, line.name) for line in lines()}
-    assert shown == {(kind, entry.name) for kind, entry in ALL}
+    modes = {("aggregation", mode.value) for mode in Mode}
+    assert shown == {(kind, entry.name) for kind, entry in ALL} | modes
     (line,) = (each for each in lines("policy loss") if each.name == "ppo")
     assert line.options == {"clip_low": "0.2", "clip_high": "0.2", "dual_clip": "None"}
     assert line.needs == ("advantage", "old", "policy")
     assert (line.unit, line.mode) == ("token", "")
     assert "1707.06347" in line.source
+    asked = {line.name: line.asks for line in lines("advantage")}
+    assert asked["gae"] == ("critic",)
+    assert asked["rloo"] == ("at least 2 samples a prompt",)
+    assert asked["reinforce_plus_plus"] == ()
 
 
 def test_options_are_tried_on_columns_without_a_row() -> None:

@@ -58,6 +58,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "shaping/overlong": {"maximum": "required", "buffer": "required", "factor": "1.0"},
     "weight/truncated": {"level": "token", "bound": "2.0"},
     "weight/stored": {"level": "token", "bound": "2.0"},
+    "weight/resampled": {"preference": "power", "power": "2.0"},
     "weight/two_sided": {"level": "token", "low": "0.5", "high": "5.0"},
     "mask/rejection": {"divergence": "k1", "over": "token", "low": "None", "high": "2.0"},
     "mask/veto": {"bound": "0.0001"},
@@ -71,6 +72,18 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "high": "5.0",
     },
     "gate/off_policy_sequence": {"delta": "0.1"},
+    "controller/adaptive_kl": {
+        "coefficient": "required",
+        "target": "required",
+        "horizon": "10000.0",
+    },
+    "controller/adaptive_entropy": {
+        "coefficient": "0.0",
+        "target": "required",
+        "step": "0.005",
+        "lowest": "0.0",
+        "highest": "1.0",
+    },
 }
 
 FOUND = {f"{kind}/{line.name}": line.options for kind in CATALOGUES for line in lines(kind)}

@@ -173,3 +173,15 @@ def test_evaluating_prompts_apart_gives_the_same_metrics(
 def test_the_usual_values_of_k_are_powers_of_two() -> None:
     """N4: n 1 works."""
     assert [powers_of_two(n) for n in (0, 1, 5, 8)] == [(), (1,), (1, 2, 4), (1, 2, 4, 8)]
+
+
+def test_prompts_that_got_no_score_at_all_are_counted() -> None:
+    """B7: two prompts of three have one; answers without a score are counted apart."""
+    answers = [
+        Answer(prompt_id=prompt, score=score)
+        for prompt, score in (("a", 1.0), ("a", None), ("b", 0.0), ("c", None))
+    ]
+    measured = values(evaluate(answers).metrics())
+    assert measured["prompts_without_score"] == 1
+    assert measured["unscored"] == 2
+    assert measured["prompts"] == 3

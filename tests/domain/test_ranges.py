@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from hexpo.domain.advantages import optimal_token_baseline, reinforce_plus_plus
+from hexpo.domain.advantages import optimal_token_baseline, reinforce_plus_plus, vapo
 from hexpo.domain.advantages.moving import Baselines
 from hexpo.domain.checks import require_above, require_at_least, require_inside, require_within
-from hexpo.domain.distillation.losses import skew_kl, skew_reverse_kl
+from hexpo.domain.distillation.losses import jsd, skew_kl, skew_reverse_kl
 from hexpo.domain.errors import WrongValue
 from hexpo.domain.losses.ppo import ppo
 from hexpo.domain.losses.reinforce import aipo
@@ -19,6 +19,7 @@ from hexpo.domain.shaping import resample
 T, S = torch.zeros(0), torch.zeros(0)
 OWNER, FLAG = torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.bool)
 REWARDS: dict[str, Any] = {"reward_T": T, "action_T": FLAG, "owner_T": OWNER, "scored_S": FLAG}
+VALUES: dict[str, Any] = {**REWARDS, "value_T": T}
 TOPK: dict[str, Any] = {"policy_topk_T": torch.zeros(0, 2), "teacher_topk_T": torch.zeros(0, 2)}
 BASELINE: dict[str, Any] = {
     **REWARDS, "old_T": T, "behaviour_T": T, "squares_T": T, "group_S": OWNER
@@ -31,6 +32,9 @@ ROLES: dict[str, Any] = {"score_S": S, "scored_S": FLAG, "role_S": OWNER}
 CASES: list[tuple[Any, dict[str, Any], str, list[float], list[float]]] = [
     (optimal_token_baseline, BASELINE, "truncation", [0.5, 1.0], [0.0, -1.0]),
     (reinforce_plus_plus, REWARDS, "gamma", [0.0, 1.0], [-0.5, 1.5]),
+    (vapo, VALUES, "gamma", [0.0, 1.0], [-0.5, 1.5]),
+    (vapo, VALUES, "alpha", [0.5, 2.0], [0.0, -1.0]),
+    (jsd, TOPK, "beta", [0.01, 0.99], [0.0, 1.0, 1.5]),
     (skew_kl, TOPK, "alpha", [0.01, 0.99], [0.0, 1.0, 1.5]),
     (skew_reverse_kl, TOPK, "alpha", [0.01, 0.99], [0.0, 1.0, 1.5]),
     (aipo, AIPO, "truncation", [0.5, 1.0], [0.0, -1.0]),

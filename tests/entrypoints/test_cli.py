@@ -120,7 +120,12 @@ def test_algorithms_are_listed_by_kind_and_by_name(capsys: Captured) -> None:
     assert "clip_high=0.2" in shown
     assert "1707.06347" in shown
     assert run(["algorithms"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) > 100
+    listed = capsys.readouterr().out
+    assert len(listed.splitlines()) > 100
+    assert "needs: greedy baseline" in listed
+    assert "seq-mean-token-sum-norm  aggregation" in listed
+    assert run(["algorithms", "bnpo"]) == 0
+    assert "use ppo with the mode token-mean" in capsys.readouterr().out
 
 
 def test_doctor_shows_each_technology_with_a_reason(capsys: Captured) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import attrs
 
-from hexpo.domain.algorithms import CATALOGUES
+from hexpo.domain.algorithms import ELSEWHERE, lines
 from hexpo.entrypoints.docs import algorithms, configuration
 from hexpo.infrastructure.config.documentation import fields_of, lines_under
 from hexpo.infrastructure.config.schema import FurtherModel, KLPlace, RunConfig, TermSection
@@ -23,7 +23,9 @@ def test_the_page_of_algorithms_is_up_to_date_and_lists_them_all() -> None:
     """Write it with `python -m hexpo.entrypoints.docs`."""
     page = PAGE.with_name("algorithms.md").read_text(encoding="utf-8")
     assert page == algorithms()
-    assert page.count("\n### ") == sum(len(catalogue) for catalogue in CATALOGUES.values())
+    assert page.count("\n### ") == len(list(lines()))
+    for names in ELSEWHERE.values():
+        assert all(f"\n- `{name}`" in page for name in names)
     assert " at 0x" not in page
 
 

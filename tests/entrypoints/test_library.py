@@ -16,7 +16,15 @@ from dependency_injector import providers
 from hexpo.adapters.simulated.rollout import Script, SimulatedRollout
 from hexpo.adapters.simulated.training import SimulatedTraining
 from hexpo.adapters.simulated.world import SimulatedReward, SimulatedTokenizer, SimulatedTracker
-from hexpo.domain.errors import ConfigurationError, DataError, RewardUnavailable
+from hexpo.application.ports.rollout import Request
+from hexpo.domain.errors import (
+    CheckpointError,
+    ConfigurationError,
+    DataError,
+    EngineFailed,
+    RewardUnavailable,
+)
+from hexpo.domain.sampling import Sampling
 from hexpo.domain.trajectory import Outcome, Scored, Trajectory
 from hexpo.entrypoints.library import Run, build, resolve, resume
 from hexpo.infrastructure import runs
@@ -125,6 +133,21 @@ def test_an_override_holds_for_one_run_only(tiny: dict[str, Any]) -> None:
     asyncio.run(second.container.opened().close())
 
 
+def test_an_application_that_brings_its_reward_configures_none(tiny: dict[str, Any]) -> None:
+    """Also where it goes on; without one the run is refused as ever."""
+    del tiny["reward"]
+    with pytest.raises(ConfigurationError, match=r"reward\.kind"):
+        build(tiny)
+    mine = SimulatedReward(lambda row: Scored(value=0.25))
+    engine = SimulatedRollout(lambda request: Script(seconds=0.001))
+    run = build(tiny, "run.steps=1", reward=mine, rollout=engine)
+    assert run.container.rollout() is engine
+    run.container.training.override(providers.Singleton(SimulatedTraining, run.container.store))
+    run.container.tokenizer.override(providers.Singleton(SimulatedTokenizer))
+    assert run.train().history[-1]["reward/mean"] == 0.25
+    assert resume(run.folder, reward=mine).container.reward() is mine
+
+
 def test_a_simulated_run_needs_no_model(tiny: dict[str, Any]) -> None:
     """What only an overridden part needs is never made."""
     run = build(tiny, "run.steps=2")
@@ -177,6 +200,7 @@ def test_a_run_that_fails_says_so_in_its_folder(tiny: dict[str, Any]) -> None:
     simulated(run)
 
     def gone(_: object) -> Any:
+        (run.folder / runs.METRICS).touch()  # as a tracker does that writes
         raise RewardUnavailable("the grader is gone")
 
     run.container.reward.override(SimulatedReward(gone))
@@ -198,6 +222,20 @@ def test_bad_rows_are_found_before_the_model_is_loaded(
     run.container.policy.override(providers.Callable(pytest.fail, "the model was loaded"))
     with pytest.raises(DataError, match="row 2"):
         run.train()
+    assert not run.folder.exists()  # a start that never was takes no name from the next
+    assert build(tiny).folder == run.folder
+
+
+def test_a_run_that_cannot_go_on_keeps_its_folder(tiny: dict[str, Any], tmp_path: Path) -> None:
+    """What is resumed was there before, whatever fails now."""
+    run = build(tiny)
+    run._prepare_folder()  # as a run that was stopped before its first step
+    rows = tmp_path / "gone.jsonl"
+    rows.write_text("{broken\n")
+    again = resume(run.folder, f"data.train.options.paths=[{rows}]")
+    with pytest.raises(DataError):
+        again.train()
+    assert runs.summary(run.folder).state is runs.State.FAILED
 
 
 def test_conflicts_are_refused_before_a_folder_is_made(
@@ -244,6 +282,43 @@ def test_an_evaluation_measures_the_newest_checkpoint(tiny: dict[str, Any]) -> N
     assert report.last_evaluation is not None
     before, after = report.last_evaluation.report, again.report
     assert [p.mean for p in after.prompts] == [p.mean for p in before.prompts]
+    assert again.version == report.last_evaluation.version == 2
+
+
+def test_a_run_can_be_used_again_after_it_was_trained(tiny: dict[str, Any], tmp_path: Path) -> None:
+    """What training closed is made again, from the newest checkpoint; what the application put in
+    a part's place stays."""
+    run = build(tiny, "run.steps=1", "evaluation.before=false")
+    mine = SimulatedReward(lambda row: Scored(value=0.25))
+    run.container.reward.override(mine)
+    assert run.train().step == 1
+    assert run.evaluate().version == 1
+    assert run.container.reward() is mine
+    assert run.export(tmp_path / "model") == 1
+    again = run.train()
+    assert (again.finished, again.history) == (True, [])
+
+
+def test_a_stop_ends_one_training_not_the_next(tiny: dict[str, Any]) -> None:
+    """H5: stopped before it began, a run ends at once; asked again it goes on."""
+    run = build(tiny, "run.steps=1", "evaluation.before=false")
+    simulated(run)
+    run.stop()
+    assert not run.train().finished
+    simulated(run)
+    assert run.train().finished
+    run.stop()  # nothing runs, and nothing breaks
+
+
+def test_a_run_of_several_processes_is_exported_without_its_replicas(
+    tiny: dict[str, Any], tmp_path: Path
+) -> None:
+    """H7: its configuration asks for a replica, which has nothing to do with a checkpoint."""
+    run = build(tiny, "run.steps=1", "evaluation.before=false")
+    run.train()
+    again = resume(run.folder, "rollout.replicas=1")
+    assert again.export(tmp_path / "model") == 1
+    assert again.container.processes().replicas == {}
 
 
 def test_a_checkpoint_becomes_a_model_folder(tiny: dict[str, Any], tmp_path: Path) -> None:
@@ -267,6 +342,23 @@ def test_a_conversation_streams_whole_characters(tiny: dict[str, Any]) -> None:
         return pieces
 
     assert asyncio.run(talk()) is not None
+
+
+def test_a_conversation_that_cannot_begin_leaves_nothing_open(tiny: dict[str, Any]) -> None:
+    """H5: a damaged checkpoint; what was made until then is closed."""
+
+    class Damaged:
+        async def latest(self) -> None:
+            raise CheckpointError("no save is whole")
+
+    run = build(tiny)
+    simulated(run)
+    engine = run.container.opened().keep(SimulatedRollout(lambda request: Script(seconds=0.001)))
+    run.container.checkpoints.override(Damaged())
+    with pytest.raises(CheckpointError, match="no save is whole"):
+        asyncio.run(run.open_conversation())
+    with pytest.raises(EngineFailed):
+        asyncio.run(engine.generate(Request(id="1", prompt=(1,), sampling=Sampling(), seed=0)))
 
 
 def test_building_changes_no_variable_and_starts_no_thread(tiny: dict[str, Any]) -> None:

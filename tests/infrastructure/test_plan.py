@@ -99,8 +99,11 @@ def test_a_damaged_model_description_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ModelError, match=r"config\.json"):
         shape_of(str(tmp_path))
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "new"}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
     assert shape_of(str(tmp_path)).parameters is None
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "lama"}))
+    with pytest.raises(ModelError, match=r"no model_type 'lama' \(near: llama"):
+        shape_of(str(tmp_path))
 
 
 @pytest.mark.demo

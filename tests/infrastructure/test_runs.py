@@ -81,3 +81,18 @@ def test_runs_are_listed_newest_first(tmp_path: Path) -> None:
     (tmp_path / "junk").mkdir()
     assert [found.name for found in runs.listing(tmp_path)] == ["b", "a"]
     assert runs.listing(tmp_path / "none") == []
+
+
+def test_only_a_folder_in_which_nothing_was_done_is_discarded(tmp_path: Path) -> None:
+    """A log that says something, a metric or a save keeps it."""
+    for name, text in ((runs.LOG, "a warning"), (runs.METRICS, ""), (runs.CHECKPOINTS, "")):
+        folder = runs.create(tmp_path, "run")
+        runs.mark(folder, State.FAILED)
+        (folder / name).write_text(text)
+        runs.discard_unused(folder)
+        assert folder.exists(), name
+    folder = runs.create(tmp_path, "run")
+    (folder / runs.CONFIG).write_text("")
+    (folder / runs.LOG).write_text("")
+    runs.discard_unused(folder)
+    assert not folder.exists()

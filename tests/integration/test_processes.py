@@ -2,40 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hexpo.application.train import RunReport
+from hexpo.application.schedule import RunReport
 from hexpo.entrypoints.library import build
 
 SEVERAL = ("cluster.options.oversubscribe=true", "run.steps=3", "evaluation.every=0")
 
 
-def trained(tiny: dict[str, Any], *overrides: str) -> RunReport:
-    return build(tiny, *SEVERAL, *overrides).train()
+def trained(tiny: dict[str, Any], *overrides: str, folder: Path | None = None) -> RunReport:
+    return build(tiny, *SEVERAL, *overrides, folder=folder).train()
+
+
+def require_equal(
+    ours: Sequence[Mapping[str, float]], theirs: Sequence[Mapping[str, float]]
+) -> None:
+    for one, other in zip(ours, theirs, strict=True):
+        assert other["step"] == one["step"]
+        assert other["reward/mean"] == pytest.approx(one["reward/mean"], abs=1e-6)
+        assert other["train/gradient_norm"] == pytest.approx(one["train/gradient_norm"], rel=1e-3)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "placed",
-    [
-        ["rollout.replicas=1"],
-        ["training.ranks=2", "rollout.replicas=1"],
-    ],
-    ids=["a replica", "two ranks and a replica"],
-)
-def test_processes_train_what_one_process_trains(
-    tiny: dict[str, Any], placed: list[str], tmp_path: Path
-) -> None:
+def test_a_replica_answers_what_the_trainers_process_answers(tiny: dict[str, Any]) -> None:
     """On policy: the same answers, rewards and losses, wherever the parts run."""
-    alone = trained(tiny)
-    spread = trained(tiny, *placed)
+    spread = trained(tiny, "rollout.replicas=1")
     assert spread.finished
-    for one, other in zip(alone.history, spread.history, strict=True):
-        assert other["reward/mean"] == pytest.approx(one["reward/mean"], abs=1e-6)
-        assert other["train/gradient_norm"] == pytest.approx(one["train/gradient_norm"], rel=1e-3)
+    require_equal(trained(tiny).history, spread.history)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_over_another_number_of_ranks(tiny: dict[str, Any], tmp_path: Path) -> None:
+    """H8: in one process, over two ranks and a replica, and in one process again, each from the
+    save of the one before: what a run that never moved trains."""
+    places = [
+        ("run.steps=2",),
+        ("run.steps=4", "training.ranks=2", "rollout.replicas=1"),
+        ("run.steps=5",),
+    ]
+    moved = [
+        step for place in places for step in trained(tiny, *place, folder=tmp_path / "run").history
+    ]
+    require_equal(trained(tiny, "run.steps=5").history, moved)
 
 
 @pytest.mark.slow
@@ -61,10 +73,32 @@ def test_an_evaluation_runs_on_a_replica_of_its_own_while_training_goes_on(
     """Its report names the version that it measured; the last one waits for the last version."""
     tiny["data"]["evaluation"] = tiny["data"]["train"]
     report = trained(
-        tiny, "rollout.replicas=2", "evaluation.every=1", "evaluation.beside=true",
+        tiny, "rollout.replicas=2", "evaluation.every=1", "evaluation.side=lease",
         "asynchrony.max_staleness=1", "run.steps=4",
     )  # fmt: skip
     assert report.finished
     assert report.first_evaluation is not None
     assert report.last_evaluation is not None
     assert (report.first_evaluation.version, report.last_evaluation.version) == (0, 4)
+
+
+@pytest.mark.slow
+def test_the_trainer_answers_evaluations_while_generation_goes_on_elsewhere(
+    tiny: dict[str, Any],
+) -> None:
+    """Y10: with its own weights of the version that is named: greedily, what a run in one process
+    answers, which is the same bit for bit."""
+    tiny["data"]["evaluation"] = tiny["data"]["train"]
+    tiny["evaluation"] = {"every": 1, "sampling": {"temperature": 0}}
+    answers = []
+    for replicas in (1, 0):
+        report = trained(
+            tiny, f"rollout.replicas={replicas}", "evaluation.side=trainer", "run.steps=3"
+        )
+        last = report.last_evaluation
+        assert last is not None
+        assert last.version == 3
+        rows = [row.trajectory for group in last.groups for row in group.rows]
+        assert all((row.version[row.action] == 3).all() for row in rows)
+        answers.append([row.tokens.tolist() for row in rows])
+    assert answers[0] == answers[1]

@@ -12,7 +12,7 @@ import pytest
 
 from hexpo.application.agreeing import Probe, ProbeSettings
 from hexpo.application.ports.rollout import PauseMode, Request
-from hexpo.application.train import RunReport
+from hexpo.application.schedule import RunReport
 from hexpo.domain.errors import EngineFailed
 from hexpo.domain.sampling import Sampling
 from hexpo.domain.tolerance import TOLERANCES

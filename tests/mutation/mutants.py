@@ -26,6 +26,10 @@ COMPARISONS: Mapping[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
 """A boundary moved, and the opposite."""
 
 
+Span = tuple[int, int]
+"""First and last line of a function, its decorators included."""
+
+
 @attrs.frozen
 class Mutant:
     """One wrong version."""
@@ -37,42 +41,57 @@ class Mutant:
     line: int
     what: str
     """Before and after, in a line."""
+    inside: Span | None
+    """The function or method whose code holds it; None: it is evaluated while importing."""
 
 
 Change = Callable[[], None]
+Possible = tuple[int, str, Change, Span | None]
+"""Line, what, how to do it, and inside what."""
 
 
 def mutants(path: Path) -> list[Mutant]:
     """All wrong versions of a module."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    return [Mutant(path, place, line, what) for place, (line, what, _) in enumerate(changes(tree))]
+    return [
+        Mutant(path, place, line, what, inside)
+        for place, (line, what, _, inside) in enumerate(changes(tree))
+    ]
 
 
 def mutated(mutant: Mutant) -> ast.Module:
     """The module with that one change."""
     tree = ast.parse(mutant.path.read_text(encoding="utf-8"))
-    _, _, change = list(changes(tree))[mutant.place]
+    _, _, change, _ = list(changes(tree))[mutant.place]
     change()
     return ast.fix_missing_locations(tree)
 
 
-def changes(tree: ast.Module) -> Iterator[tuple[int, str, Change]]:
-    """Every possible change of a tree, in the order of its text: line, what, and how to do it."""
+def changes(tree: ast.Module) -> Iterator[Possible]:
+    """Every possible change of a tree, in the order of its text."""
     for statement in tree.body:
         if not isinstance(statement, ast.Import | ast.ImportFrom):
-            yield from _of(statement)
+            yield from _of(statement, None)
 
 
-def _of(node: ast.AST) -> Iterator[tuple[int, str, Change]]:
+def _of(node: ast.AST, inside: Span | None) -> Iterator[Possible]:
     if isinstance(node, ast.Raise | ast.JoinedStr) or _is_text(node) or _is_exported(node):
         return
-    yield from _here(node)
+    yield from ((*one, inside) for one in _here(node))
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns", "decorator_list", "type_params", "bases"):
             continue
+        within = _span(node) if inside is None and name == "body" else inside
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.AST):
-                yield from _of(child)
+                yield from _of(child, within)
+
+
+def _span(node: ast.AST) -> Span | None:
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return None
+    first = min(line.lineno for line in (node, *node.decorator_list))
+    return first, node.end_lineno or first
 
 
 def _is_text(node: ast.AST) -> bool:

@@ -2,11 +2,12 @@
 
     python tests/mutation/run.py [--sample 500] [--seed 0] [--workers 2] [--all] [--again FILE]
 
-Wrong versions of all modules are drawn evenly by a seed. Each is tried in a process that is forked
-from one with torch loaded: the module is replaced while it is imported, and the tests that name it
-run until one fails. Prints the share that was found with its 95 % lower bound (Wilson), and every
-survivor; some of them change nothing that can be observed. `--again` tries only the survivors of
-an earlier output, found by their module and their text: the nearest to the earlier line.
+Wrong versions of all modules are drawn evenly by a seed. Those inside a function run the tests that
+call it (`inside.py`). What is evaluated while a module is imported is replaced then, in a fork of a
+process with torch loaded: the tests that name the module run, and if none of them fails all others.
+Prints the share that was found with its 95 % lower bound (Wilson), and every survivor; some of them
+change nothing that can be observed. `--again` tries only the survivors of an earlier output, found
+by their module and their text: the nearest to the earlier line.
 """
 
 from __future__ import annotations
@@ -24,13 +25,16 @@ import re
 import resource
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import inside
 from mutants import Mutant, mutants, mutated
 
 ROOT = Path(__file__).resolve().parents[2]
 DOMAIN, TESTS = ROOT / "domain", ROOT / "tests/domain"
+PACKAGES = ROOT / ".src"
+"""Where `hexpo` is imported from, so that a copy of the tree tries itself."""
 LIMIT_SECONDS = 120
 """CPU seconds of one try: on a busy machine, waiting must not look like a fault that was found."""
 PATIENCE = 20
@@ -46,11 +50,8 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="every mutant, not a sample")
     parser.add_argument("--only", default="", help="modules whose path holds this text")
     parser.add_argument("--again", type=Path, help="an earlier output: only its survivors")
-    parser.add_argument("--unchecked", action="store_true", help="the tests are known to pass")
     arguments = parser.parse_args()
     _preload()
-    if not arguments.unchecked and not _passes():
-        sys.exit("the tests fail without any mutant: run pytest tests/domain first")
     files = sorted(path for path in DOMAIN.rglob("*.py") if path.name != "__init__.py")
     every = [one for path in files if arguments.only in str(path) for one in mutants(path)]
     drawn = every
@@ -59,16 +60,33 @@ def main() -> None:
     elif not arguments.all:
         drawn = random.Random(arguments.seed).sample(every, min(arguments.sample, len(every)))
     print(f"{len(drawn)} of {len(every)} mutants of {len(files)} modules", flush=True)
-    found, survivors = 0, []
-    with concurrent.futures.ThreadPoolExecutor(arguments.workers) as pool:
-        for number, (mutant, is_found) in enumerate(pool.map(_try, drawn), start=1):
-            found += is_found
-            if not is_found:
-                survivors.append(mutant)
-            state = "found   " if is_found else "SURVIVED"
-            print(f"{number:4} {state} {_where(mutant)}:{mutant.line}  {_what(mutant)}", flush=True)
+    found = 0
+    for number, (mutant, is_found) in enumerate(_tried(drawn, arguments.workers), start=1):
+        found += is_found
+        state = "found   " if is_found else "SURVIVED"
+        print(f"{number:4} {state} {_where(mutant)}:{mutant.line}  {_what(mutant)}", flush=True)
     low = lower_bound(found, len(drawn))
     print(f"found {found} of {len(drawn)} = {found / len(drawn):.3f}, 95 % lower bound {low:.3f}")
+
+
+def _tried(drawn: Sequence[Mutant], workers: int) -> Iterator[tuple[Mutant, bool]]:
+    """Each, and whether it was found; in the order in which that became known."""
+    within = [mutant for mutant in drawn if mutant.inside is not None]
+    apart = [mutant for mutant in drawn if mutant.inside is None]
+    tried = inside.results(within, domain=PACKAGES / "hexpo/domain", tests=TESTS, workers=workers)
+    if next(tried).is_found:
+        sys.exit("the tests fail without any mutant: run pytest tests/domain first")
+    count = 0
+    for result in tried:
+        count += 1
+        if result.is_called_early and not result.is_found:
+            apart.append(within[result.place])
+        else:
+            yield within[result.place], result.is_found
+    if count != len(within):
+        sys.exit(f"only {count} of {len(within)} faults inside functions were tried")
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        yield from pool.map(_try, apart)
 
 
 def survivors_of(output: str, every: Sequence[Mutant]) -> list[Mutant]:
@@ -101,7 +119,7 @@ def lower_bound(found: int, of: int) -> float:
 
 
 def tests_of(path: Path) -> list[Path]:
-    """Test files that name the module, those of its own folder first."""
+    """Test files that name the module: defaults first, then those of its own folder."""
     module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
     package = path.relative_to(DOMAIN).parent
     names = _defined(path)
@@ -113,7 +131,7 @@ def tests_of(path: Path) -> list[Path]:
         if is_near or f"hexpo.{module}" in text or names & imported:
             chosen.append((not is_near, path.stem not in test.name, str(test), test))
     found = [test for *_, test in sorted(chosen)] or sorted(TESTS.glob("test_*.py"))
-    return [*found, TESTS / "test_defaults.py"]
+    return [TESTS / "test_defaults.py", *found]
 
 
 def _defined(path: Path) -> set[str]:
@@ -131,39 +149,30 @@ def _imported(text: str) -> set[str]:
     }
 
 
-def _passes() -> bool:
-    """Whether the tests pass as the modules are: else a mutant that fails says nothing."""
-    child = os.fork()
-    if child == 0:
-        _run(None, [str(TESTS)], limit=LIMIT_SECONDS * 10)
-    return _ended(child) == 0
-
-
 def _try(mutant: Mutant) -> tuple[Mutant, bool]:
     """Whether the tests find it: one fails, does not import, or does not end."""
-    tests = [str(test) for test in tests_of(mutant.path)]
+    named = tests_of(mutant.path)
+    others = [test for test in sorted(TESTS.rglob("test_*.py")) if test not in named]
+    return mutant, _fails(mutant, named) or _fails(mutant, others, times=10)
+
+
+def _fails(mutant: Mutant, tests: Sequence[Path], *, times: int = 1) -> bool:
     child = os.fork()
     if child == 0:
-        _run(mutant, tests)
-    return mutant, _ended(child) != 0
+        _run(mutant, [str(test) for test in tests], limit=LIMIT_SECONDS * times)
+    return _ended(child) != 0
 
 
-def _run(mutant: Mutant | None, tests: Sequence[str], *, limit: int = LIMIT_SECONDS) -> None:
+def _run(mutant: Mutant, tests: Sequence[str], *, limit: int) -> None:
     """In the child: never returns."""
     import pytest
 
     resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)
-    if mutant is not None:
-        sys.meta_path.insert(0, _Replacing(mutant))
+    inside.silence()
+    sys.meta_path.insert(0, _Replacing(mutant))
     code = 1
     try:
-        options = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow and not demo"]
-        options += ["--timeout", "0"]  # the process has a limit
-        options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # hypothesis is here already
-        code = int(pytest.main([*options, *tests]))
+        code = int(pytest.main(["-x", *inside.OPTIONS, *tests], plugins=[inside.Unshrunk()]))
     finally:
         os._exit(min(code, 1) if code != 5 else 0)
 
@@ -214,6 +223,7 @@ def _preload() -> None:
     import torch
 
     torch.set_num_threads(1)
+    sys.path.insert(0, str(PACKAGES))
 
 
 if __name__ == "__main__":

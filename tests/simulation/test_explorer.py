@@ -94,12 +94,12 @@ def _keeps_what_is_stale(gate: Gate) -> list[int]:
 settle_as_it_is = module.settle
 
 
-def _loses_a_wake_up(self: Rollouts, stop: asyncio.Event) -> Any:
+def _loses_a_wake_up(self: Rollouts, stop: asyncio.Event | None) -> Any:
     async def change() -> bool:
         await asyncio.sleep(0.05)
         self._changed.clear()  # what was set while nobody looked is forgotten
         await self._changed.wait()
-        return not stop.is_set()
+        return stop is None or not stop.is_set()
 
     return change()
 

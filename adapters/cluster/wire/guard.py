@@ -13,19 +13,34 @@ import signal
 import sys
 
 SHARED = "/dev/shm"
+NOTE = "__KMP_REGISTERED_LIB_"
 
 
-def clear(pids: set[int]) -> None:
+def clear(killed: set[int]) -> None:
     """Remove what Intel's OpenMP, which vLLM loads on a processor, notes in shared memory for its
-    process, and leaves there when that is killed. The processes have ended."""
-    names = tuple(f"__KMP_REGISTERED_LIB_{pid}_" for pid in pids)
+    process, and leaves there when that is killed: the notes of these processes, and of all that
+    are gone, because others (Ray's own) may have killed some of a group first."""
     found = os.listdir(SHARED) if os.path.isdir(SHARED) else []
     for name in found:
-        if name.startswith(names):
+        pid, _, user = name.removeprefix(NOTE).partition("_")
+        if not name.startswith(NOTE) or user != str(os.getuid()) or not pid.isdigit():
+            continue
+        if int(pid) in killed or not is_there(int(pid)):
             try:
                 os.unlink(os.path.join(SHARED, name))
             except OSError:
                 continue  # another one removed it
+
+
+def is_there(pid: int) -> bool:
+    """A process has this number."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def members(group: int) -> set[int]:

@@ -8,10 +8,10 @@ import attrs
 import torch
 from torch import Tensor
 
-from hexpo.adapters.models.kernels.eager import BLOCK
+from hexpo.adapters.models.kernels.cached import BLOCK
 
 FIRST_BLOCKS = 64
-KEPT_BYTES = 2**28
+KEPT_BYTES = 2**29
 """A pool up to this size outlives `clear`: new memory costs more than the steps that use it."""
 
 
@@ -30,7 +30,8 @@ class Lane:
 class BlockCache:
     """Keys and values of all layers, in blocks that are copied when a shared one is written.
 
-    A block holds every layer, so that it is copied in one piece. The pool grows by doubling.
+    A layer's blocks lie together: those of sequences that began together are read in place. The
+    pool grows by doubling.
     """
 
     def __init__(
@@ -42,10 +43,11 @@ class BlockCache:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        self._shapes = ((layers, kv_heads, head_dim, BLOCK), (layers, kv_heads, BLOCK, head_dim))
+        self._layers = layers
+        self._shapes = ((kv_heads, head_dim, BLOCK), (kv_heads, BLOCK, head_dim))
         self._dtype, self._device = dtype, device
         self._largest = FIRST_BLOCKS
-        self._keys, self._values = (self._zeros(0, *shape) for shape in self._shapes)
+        self._keys, self._values = (self._zeros(0, shape) for shape in self._shapes)
         self._users: list[int] = []
         self._free: list[int] = []
 
@@ -53,14 +55,19 @@ class BlockCache:
         """Forget every sequence; a large pool gives its memory back, and starts as large again."""
         size = len(self._users)
         if 2 * self._keys.nbytes > KEPT_BYTES:
-            self._keys, self._values = (self._zeros(0, *shape) for shape in self._shapes)
+            self._keys, self._values = (self._zeros(0, shape) for shape in self._shapes)
             size = 0
         self._users = [0] * size
         self._free = list(range(size - 1, -1, -1))
 
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
         """Keys (blocks, kv_heads, head_dim, 32) and values (blocks, kv_heads, 32, head_dim)."""
-        return self._keys[:, index], self._values[:, index]
+        return self._keys[index], self._values[index]
+
+    @property
+    def layers(self) -> tuple[Tensor, Tensor]:
+        """The same of all layers: (layers, blocks, ...)."""
+        return self._keys, self._values
 
     @property
     def used(self) -> int:
@@ -105,11 +112,12 @@ class BlockCache:
                 lane.blocks.append(self._take())
         if copies:
             sources, targets = torch.tensor(copies, device=self._keys.device).T
-            self._keys[targets] = self._keys[sources]
-            self._values[targets] = self._values[sources]
+            self._keys[:, targets] = self._keys[:, sources]
+            self._values[:, targets] = self._values[:, sources]
 
-    def _zeros(self, *shape: int) -> Tensor:
-        return torch.zeros(shape, dtype=self._dtype, device=self._device)
+    def _zeros(self, blocks: int, shape: tuple[int, ...]) -> Tensor:
+        size = (self._layers, blocks, *shape)
+        return torch.zeros(size, dtype=self._dtype, device=self._device)
 
     def _take(self) -> int:
         block = self._free.pop()
@@ -123,8 +131,8 @@ class BlockCache:
         new = max(self._largest, 2 * old, old + need)
         self._largest = new
         for name, shape in zip(("_keys", "_values"), self._shapes, strict=True):
-            grown = self._zeros(new, *shape)
-            grown[:old] = getattr(self, name)
+            grown = self._zeros(new, shape)
+            grown[:, :old] = getattr(self, name)
             setattr(self, name, grown)
         self._users += [0] * (new - old)
         self._free = list(range(new - 1, old - 1, -1)) + self._free

@@ -86,6 +86,24 @@ class Layer:
     down: Linear
 
 
+def addresses_of(layers: Sequence[Layer]) -> Tensor | None:
+    """int64 (layers, 9): where weights lie, in the order of `layers.c`; None where one is not in
+    this library's layout, or has a bias on its way back to the rows."""
+
+    def row(layer: Layer) -> list[int] | None:
+        products = [layer.qkv, layer.output, layer.gate_up, layer.down]
+        tiled = [one for one in products if isinstance(one, TiledLinear)]
+        if len(tiled) < len(products) or any(one.bias is not None for one in tiled[1:]):
+            return None
+        vectors = (layer.input_norm, layer.post_norm, layer.q_norm, layer.k_norm, tiled[0].bias)
+        tensors = [*vectors, *(one.weight.panels for one in tiled)]
+        return [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
+
+    rows = [row(layer) for layer in layers]
+    found = [one for one in rows if one is not None]
+    return torch.tensor(found) if len(found) == len(rows) else None
+
+
 def can_pack(like: Tensor) -> bool:
     """Whether this build of torch packs linear layers for this device."""
     return like.device.type == "cpu" and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
@@ -102,10 +120,11 @@ def load_linear(
     """A linear layer of tensors that take the same input."""
     if not packed:
         return LiveLinear([w.to(dtype) for w in weights], [b.to(dtype) for b in biases])
-    fused = torch.cat([w.to(dtype) for w in weights]) if len(weights) > 1 else weights[0].to(dtype)
+    own = [w.to(dtype) for w in weights]
     bias = torch.cat([b.to(dtype) for b in biases]) if biases else None
-    if (tiled := kernels.pack(fused)) is not None:
+    if (tiled := kernels.pack(*own)) is not None:
         return TiledLinear(tiled, bias)
+    fused = torch.cat(own) if len(own) > 1 else own[0]
     if not can_pack(fused):
         return LiveLinear([fused], [] if bias is None else [bias])
     return PackedLinear(torch.ops.mkldnn._reorder_linear_weight(fused.contiguous(), None), bias)

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from hexpo.adapters.models.decode.cache import BlockCache, Lane, tables_of
 from hexpo.adapters.models.decode.decoder import Feed, WeightsMode
-from hexpo.adapters.models.decode.linear import Layer, Linear, load_layer, load_linear
-from hexpo.adapters.models.kernels import Kernels, rope_tables
+from hexpo.adapters.models.decode.linear import Layer, Linear, addresses_of, load_layer, load_linear
+from hexpo.adapters.models.kernels import Kernels, Places, rope_tables
 from hexpo.adapters.models.spec import DecoderSpec
 
 ROWS = 1024
@@ -45,7 +45,8 @@ class LlamaDecoder:
         self._mode, self._dtype = mode, dtype
         shape = {"layers": spec.layers, "kv_heads": spec.kv_heads, "head_dim": spec.head_dim}
         embedding = weights("model.embed_tokens.weight")
-        self._cache = BlockCache(**shape, dtype=dtype, device=embedding.device)
+        stored = kernels.cache_dtype(embedding.new_empty(0, dtype=dtype))
+        self._cache = BlockCache(**shape, dtype=stored, device=embedding.device)
         self._cos = self._sin = torch.empty(0)
         self.refresh()
 
@@ -75,6 +76,8 @@ class LlamaDecoder:
         for i in range(spec.layers):
             layer = load_layer(spec, i, self._weights, self._dtype, self._kernels, packed=packed)
             self._layers.append(layer)
+        is_compiled = self._kernels.library(self._norm_H) is not None
+        self._addresses = addresses_of(self._layers) if is_compiled else None
         head = "model.embed_tokens.weight" if spec.tied else "lm_head.weight"
         self._head: Linear = load_linear(
             [self._weights(head)], [], self._dtype, self._kernels, packed=packed
@@ -124,20 +127,27 @@ class LlamaDecoder:
         """Hidden states of rows before the last norm. A sequence's rows come in its order, so
         that a row's past is in the cache when it is attended to; `alone`: it has one only."""
         spec, kernels = self._spec, self._kernels
-        where = {"tables": tables, "sequences_R": sequences_R, "positions_R": positions_R}
+        places = Places(
+            tables=tables,
+            sequences_R=sequences_R,
+            positions_R=positions_R,
+            cos=self._cos,
+            sin=self._sin,
+            alone=alone,
+        )
         x_RH = F.embedding(ids_R, self._embedding)
+        if self._addresses is not None:
+            cache, inner = self._cache.layers, spec.intermediate
+            kernels.run_layers(x_RH, self._addresses, *cache, places, inner=inner, eps=spec.eps)
+            return x_RH
         for i, layer in enumerate(self._layers):
             keys, values = self._cache.layer(i)
             qkv_RW = layer.qkv(kernels.rms_norm(x_RH, layer.input_norm, spec.eps))
             attended = kernels.cached_attention(
-                *(qkv_RW, keys, values),
-                **where,
-                cos=self._cos,
-                sin=self._sin,
+                *(qkv_RW, keys, values, places),
                 q_norm_D=layer.q_norm,
                 k_norm_D=layer.k_norm,
                 eps=spec.eps,
-                alone=alone,
             )
             x_RH = layer.output.add(attended, x_RH)
             gate_up = layer.gate_up(kernels.rms_norm(x_RH, layer.post_norm, spec.eps))

@@ -10,14 +10,14 @@
     kernels.swiglu_backward(grad, gate_up_TI)                          -> dgate_up_TI
     kernels.rotate_(x_TW, positions_T, cos, sin, heads=R, inverse=False)   in place, first R heads
     kernels.transpose(x_RC)                                            -> x_CR, contiguous
-    kernels.linear(x_TK, weight_NK)                                    -> x W^T
-    kernels.linear_backward(grad_TN, weight_NK)                        -> grad W
-    kernels.pack(weight_NK, transposed=False)                          -> Packed or None
+    kernels.linear(x_TK, *weights_NK)                                  -> x W^T
+    kernels.linear_backward(grad_TN, *weights_NK)                      -> grad W
+    kernels.pack(*weights_NK, transposed=False)                        -> Packed or None
     kernels.add_product_(sum_NK fp32, a_TN, b_TK)                      in place: += a^T b
     kernels.label_logprobs(logits_NV, labels_N, temperature=1.0)       -> LabelLogprobs
     kernels.logits_gradient_(logits_NV, labels_N, statistics, dlogprob_N, dentropy_N=None,
                              temperature=1.0)                          in place
-    kernels.cached_attention(...), kernels.sample(...)                 cached decoding
+    kernels.cached_attention(qkv_RW, keys, values, places), kernels.sample(...)  cached decoding
 
     functions.rms_norm(kernels, x_TH, weight_H, eps)                   differentiable
     functions.swiglu(kernels, gate_up_TI)
@@ -31,6 +31,7 @@ Storage is bf16 or fp32, arithmetic fp32; any other dtype or device takes the ea
 """
 
 from hexpo.adapters.models.kernels import functions
+from hexpo.adapters.models.kernels.cached import Places
 from hexpo.adapters.models.kernels.causal import causal
 from hexpo.adapters.models.kernels.dispatch import Kernels, load_kernels
 from hexpo.adapters.models.kernels.eager import LabelLogprobs, rope_tables
@@ -40,6 +41,7 @@ __all__ = [
     "Kernels",
     "LabelLogprobs",
     "Packed",
+    "Places",
     "causal",
     "functions",
     "load_kernels",

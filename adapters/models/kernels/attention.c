@@ -29,18 +29,32 @@ static inline i64 longest(const i64 *runs, i64 count) {
     return whole(most);
 }
 
-/* One head of a run's tokens as lines [t][HEAD_DIM] and turned [HEAD_DIM][width]; either or both. */
-static inline void gather(const element *head, i64 stride, const i64 *run, i64 width, float *lines,
-                          float *turned) {
-    for (i64 t = 0; t < length(run); t++)
-        for (int j = 0; j < HEAD_DIM; j++) {
-            float x = up(head[token(run, t) * stride + j]);
-            if (lines) lines[t * HEAD_DIM + j] = x;
-            if (turned) turned[j * width + t] = x;
+/* One head of a run's tokens as lines [t][HEAD_DIM]; 0 up to a whole step. */
+static inline void gather(const element *head, i64 stride, const i64 *run, float *lines) {
+    i64 tokens = length(run);
+    for (i64 t = 0; t < tokens; t++)
+        EACH_VECTOR *(row_vector *)(lines + t * HEAD_DIM + v * LANES) =
+            load(head + token(run, t) * stride + v * LANES);
+    memset(lines + tokens * HEAD_DIM, 0, (whole(tokens) - tokens) * HEAD_DIM * sizeof(float));
+}
+
+/* Lines of a run turned: [HEAD_DIM][width]. Four rounds of mixing halves turn 16 x 16 numbers. */
+static inline void turn(const float *lines, const i64 *run, i64 width, float *turned) {
+    const int_vector low = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};
+    for (i64 t = 0; t < whole(length(run)); t += LANES)
+        EACH_VECTOR {
+            vector x[LANES], y[LANES];
+            for (int r = 0; r < LANES; r++) x[r] = at(lines + (t + r) * HEAD_DIM + v * LANES);
+            for (int round = 0; round < 4; round++) {
+                for (int r = 0; r < LANES / 2; r++) {
+                    y[2 * r] = __builtin_shuffle(x[r], x[r + LANES / 2], low);
+                    y[2 * r + 1] = __builtin_shuffle(x[r], x[r + LANES / 2], low + LANES / 2);
+                }
+                memcpy(x, y, sizeof(x));
+            }
+            for (int r = 0; r < LANES; r++)
+                *(row_vector *)(turned + (v * LANES + r) * width + t) = x[r];
         }
-    if (turned)
-        for (int j = 0; j < HEAD_DIM; j++)
-            for (i64 t = length(run); t < whole(length(run)); t++) turned[j * width + t] = 0;
 }
 
 static inline void read_heads(const element *from, float scale, heads x) {
@@ -65,6 +79,14 @@ static inline void dots(const heads x, const float *turned, i64 width, i64 count
         }
         EACH_HEAD memcpy(scores + g * width + t, sum[g], sizeof(sum[g]));
     }
+}
+
+/* The largest of `seen` scores; those after them up to a whole step become -inf. */
+static inline float largest(float *scores, i64 seen) {
+    for (i64 t = seen; t < whole(seen); t++) scores[t] = -INFINITY;
+    vector best = at(scores);
+    for (i64 t = LANES; t < whole(seen); t += LANES) best = larger(at(scores + t), best);
+    return highest(best);
 }
 
 /* sum[g] = sum_t weights[g][t] line t. */
@@ -98,14 +120,16 @@ void attention(i64 threads, const element *qkv, const i64 *runs, element *out, f
     i64 queries = kv_heads * GROUP, stride = (queries + 2 * kv_heads) * HEAD_DIM;
     i64 width = longest(runs, count);
     _Pragma("omp parallel num_threads(threads)") {
-        float *keys = aligned_alloc(64, 4 * width * (2 * HEAD_DIM + GROUP));
-        float *values = keys + width * HEAD_DIM, *scores = values + width * HEAD_DIM;
+        float *keys = aligned_alloc(64, 4 * width * (3 * HEAD_DIM + GROUP));
+        float *lines = keys + width * HEAD_DIM, *values = lines + width * HEAD_DIM;
+        float *scores = values + width * HEAD_DIM;
         UNITS for (i64 unit = 0; unit < count * kv_heads; unit++) {
             const i64 *run = runs + unit / kv_heads * 4;
             i64 h = unit % kv_heads;
             const element *key = qkv + (queries + h) * HEAD_DIM;
-            gather(key, stride, run, width, NULL, keys);
-            gather(key + kv_heads * HEAD_DIM, stride, run, width, values, NULL);
+            gather(key, stride, run, lines);
+            turn(lines, run, width, keys);
+            gather(key + kv_heads * HEAD_DIM, stride, run, values);
             for (i64 i = 0; i < run[1]; i++) {
                 i64 query = run[0] + i, seen = run[3] + i + 1, first = query * queries + h * GROUP;
                 heads q;
@@ -114,9 +138,8 @@ void attention(i64 threads, const element *qkv, const i64 *runs, element *out, f
                 read_heads(qkv + query * stride + h * GROUP * HEAD_DIM, scale, q);
                 dots(q, keys, width, seen, scores);
                 EACH_HEAD {
-                    float *s = scores + g * width, top = -INFINITY, total = 0;
-                    for (i64 t = 0; t < seen; t++) top = s[t] > top ? s[t] : top;
-                    for (i64 t = 0; t < seen; t++) {
+                    float *s = scores + g * width, top = largest(s, seen), total = 0;
+                    for (i64 t = 0; t < whole(seen); t++) {
                         s[t] = fast_exp(s[t] - top);
                         total += s[t];
                     }
@@ -150,8 +173,10 @@ void attention_backward(i64 threads, const element *qkv, const i64 *runs, const 
             i64 r = unit / kv_heads, h = unit % kv_heads;
             const i64 *run = runs + 4 * r;
             const element *key = qkv + (queries + h) * HEAD_DIM;
-            gather(key, stride, run, width, lines, keys);
-            gather(key + kv_heads * HEAD_DIM, stride, run, width, NULL, values);
+            gather(key + kv_heads * HEAD_DIM, stride, run, lines);
+            turn(lines, run, width, values);
+            gather(key, stride, run, lines);
+            turn(lines, run, width, keys);
             memset(dkeys, 0, 2 * size * sizeof(float));
             for (i64 i = 0; i < run[1]; i++) {
                 i64 query = run[0] + i, seen = run[3] + i + 1, first = query * queries + h * GROUP;

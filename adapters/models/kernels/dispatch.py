@@ -9,11 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hexpo.adapters.models.kernels import eager
+from hexpo.adapters.models.kernels import cached, eager
+from hexpo.adapters.models.kernels.cached import Places
 from hexpo.adapters.models.kernels.eager import LabelLogprobs
 from hexpo.adapters.models.kernels.native import Library, cpu_facts, load_library, load_products
 from hexpo.adapters.models.kernels.packed import Packed, pack
-from hexpo.domain.errors import WrongColumn
+from hexpo.domain.errors import Unsupported, WrongColumn
 
 LANES = 16
 PAYS = 256
@@ -49,24 +50,24 @@ class Kernels:
         """Whether the processor has a unit that multiplies tiles (AMX)."""
         return self._tiles
 
-    def pack(self, weight_NK: Tensor, *, transposed: bool = False) -> Packed | None:
-        """A copy of a weight for `Packed.multiply`: x W^T, or transposed x W; None where the
-        library's own products are as fast, or the shape is odd."""
+    def pack(self, *weights_NK: Tensor, transposed: bool = False) -> Packed | None:
+        """A copy of weights, one after the other, for `Packed.multiply`: x W^T, or transposed x W;
+        None where the library's own products are as fast, or the shape is odd."""
         return (
             None
             if self._products is None
-            else pack(self._products, weight_NK, transposed=transposed)
+            else pack(self._products, weights_NK, transposed=transposed)
         )
 
-    def linear(self, x_TK: Tensor, weight_NK: Tensor) -> Tensor:
-        """x W^T."""
-        packed = self.pack(weight_NK) if len(x_TK) >= PAYS else None
-        return F.linear(x_TK, weight_NK) if packed is None else packed.multiply(x_TK)
+    def linear(self, x_TK: Tensor, *weights_NK: Tensor) -> Tensor:
+        """x W^T of weights, one after the other."""
+        packed = self.pack(*weights_NK) if len(x_TK) >= PAYS else None
+        return F.linear(x_TK, _whole(weights_NK)) if packed is None else packed.multiply(x_TK)
 
-    def linear_backward(self, grad_TN: Tensor, weight_NK: Tensor) -> Tensor:
+    def linear_backward(self, grad_TN: Tensor, *weights_NK: Tensor) -> Tensor:
         """grad W, the gradient of the input of `linear`."""
-        packed = self.pack(weight_NK, transposed=True) if len(grad_TN) >= PAYS else None
-        return grad_TN @ weight_NK if packed is None else packed.multiply(grad_TN)
+        packed = self.pack(*weights_NK, transposed=True) if len(grad_TN) >= PAYS else None
+        return grad_TN @ _whole(weights_NK) if packed is None else packed.multiply(grad_TN)
 
     def library(self, x: Tensor) -> Library | None:
         """The compiled glue for a tensor like this; None: the eager twins serve it."""
@@ -237,50 +238,78 @@ class Kernels:
             *logits_NV.shape,
         )
 
+    def cache_dtype(self, like: Tensor) -> torch.dtype:
+        """What a cache holds for rows like this: fp32 where the twin of the kernels reads it on a
+        CPU, for it computes in that."""
+        is_twin = like.device.type == "cpu" and self.library(like) is None
+        return torch.float32 if is_twin else like.dtype
+
     def cached_attention(
         self,
         qkv_RW: Tensor,
         keys: Tensor,
         values: Tensor,
+        places: Places,
         *,
-        tables: Tensor,
-        sequences_R: Tensor,
-        positions_R: Tensor,
-        cos: Tensor,
-        sin: Tensor,
         q_norm_D: Tensor | None = None,
         k_norm_D: Tensor | None = None,
         eps: float = 1e-6,
-        alone: bool = False,
     ) -> Tensor:
-        """Make queries and keys ready, in place, store keys and values, and attend from each row
-        to places 0 .. its own of its sequence.
+        """Rotate queries and keys, store keys and values, and attend from each row to places
+        0 .. its own of its sequence.
 
-        Args: qkv_RW: (R, (queries + 2 kv_heads) head_dim), contiguous; a row is one token.
+        Args: qkv_RW: (R, (queries + 2 kv_heads) head_dim), contiguous; a row is one token. It is
+                overwritten.
             keys, values: one layer of the cache: (blocks, kv_heads, head_dim, 32) and
-                (blocks, kv_heads, 32, head_dim); each block contiguous.
-            tables: int64 (sequences, blocks of the longest): block numbers of each sequence.
-            sequences_R, positions_R: int64: which line of `tables`, which place in it.
+                (blocks, kv_heads, 32, head_dim), in `cache_dtype`; each block contiguous.
             q_norm_D, k_norm_D: weights of a head-wise RMS norm before the rotation.
-            alone: each row is the only one of its sequence, which is quicker.
         Returns: (R, queries * head_dim), in the dtype of `qkv_RW`.
         """
         _require_contiguous(qkv_RW, "cached_attention")
-        head_dim, kv_heads = 2 * cos.shape[1], keys.shape[1]
-        place = (tables, sequences_R, positions_R)
-        turn: tuple[Any, ...] = (cos, sin, q_norm_D, k_norm_D, eps)
         library = self.library(qkv_RW)
         if library is None:
-            qkv_RWD = qkv_RW.view(qkv_RW.shape[0], -1, head_dim)
-            eager.write_cache(qkv_RWD, keys, values, *place, *turn)
-            return eager.attend(qkv_RWD, keys, values, *place, head_dim**-0.5)
+            return cached.cached_attention(qkv_RW, keys, values, places, q_norm_D, k_norm_D, eps)
+        head_dim, kv_heads = 2 * places.cos.shape[1], keys.shape[1]
+        place = (places.tables, places.sequences_R, places.positions_R)
+        turn: tuple[Any, ...] = (places.cos, places.sin, q_norm_D, k_norm_D, eps)
         out = qkv_RW.new_empty(qkv_RW.shape[0], qkv_RW.shape[1] - 2 * kv_heads * head_dim)
-        sizes = (qkv_RW.shape[0], kv_heads, tables.shape[1], keys.stride(0))
-        if not alone:
+        sizes = (qkv_RW.shape[0], kv_heads, places.tables.shape[1], keys.stride(0))
+        if not places.alone:
             library.call("write_cache", qkv_RW, keys, values, *place, *turn, *sizes)
             turn = (None, None, None, None, 0.0)  # done
         library.call("attend", qkv_RW, keys, values, *place, *turn, out, *sizes, head_dim**-0.5)
         return out
+
+    def run_layers(
+        self,
+        x_RH: Tensor,
+        addresses: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        places: Places,
+        *,
+        inner: int,
+        eps: float,
+    ) -> None:
+        """Rows through all layers of a decoder, in place; only where `pack` packs.
+
+        Args: x_RH: (R, H) bf16, contiguous.
+            addresses: int64 (layers, 9): where a layer's weights lie, in the order of `layers.c`.
+            keys, values: all layers of the cache, contiguous.
+            inner: width of the gated activation.
+        """
+        _require_contiguous(x_RH, "run_layers")
+        library, products = self.library(x_RH), self._products
+        if library is None or products is None:
+            raise Unsupported("kernels.run_layers: this processor has no products of its own")
+        place = (places.tables, places.sequences_R, places.positions_R, places.cos, places.sin)
+        library.call(
+            "run_layers",
+            *(products.address("multiply"), addresses, len(addresses), x_RH, keys, values),
+            *(*place, eps, *x_RH.shape, inner, keys.shape[2], places.tables.shape[1]),
+            *(keys.stride(1), keys.stride(0), int(places.alone)),
+            (2 * places.cos.shape[1]) ** -0.5,
+        )
 
     def sample(
         self, logits_NV: Tensor, uniforms_N: Tensor, temperatures_N: Tensor, floors_N: Tensor
@@ -334,6 +363,10 @@ def _rms_norm(
     out_TH = torch.empty_like(x_TH)
     library.call("rms_norm", x_TH, weight_H.contiguous(), out_TH, rstd_T, *x_TH.shape, eps)
     return out_TH
+
+
+def _whole(weights: tuple[Tensor, ...]) -> Tensor:
+    return torch.cat(weights) if len(weights) > 1 else weights[0]
 
 
 def _require_contiguous(x: Tensor, what: str) -> None:

@@ -7,8 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-BLOCK = 32
-"""Tokens of one cache block, as in `kernels.c`."""
 CHUNK = 256
 """Vocabulary entries of one partial sum in `sample`."""
 
@@ -43,10 +41,10 @@ def rms_norm(x_TH: Tensor, weight_H: Tensor, eps: float) -> Tensor:
     """Root-mean-square norm alone; the quickest eager form."""
     if x_TH.dtype == torch.float32:
         return F.rms_norm(x_TH, weight_H.shape, weight_H, eps)
-    norm_T = torch.linalg.vector_norm(x_TH, dim=-1, keepdim=True, dtype=torch.float32)
-    rstd_T = norm_T.square().div_(x_TH.shape[-1]).add_(eps).rsqrt_()
-    scaled_TH: Tensor = x_TH * rstd_T * weight_H
-    return scaled_TH.to(x_TH.dtype)
+    wide_TH = x_TH.float()
+    norm_T = torch.linalg.vector_norm(wide_TH, dim=-1, keepdim=True)
+    rstd_T = norm_T.square_().div_(x_TH.shape[-1]).add_(eps).rsqrt_()
+    return torch.mul(wide_TH.mul_(rstd_T), weight_H.float(), out=torch.empty_like(x_TH))
 
 
 def rms_norm_backward(
@@ -63,7 +61,7 @@ def rms_norm_backward(
 def swiglu(gate_up_TI: Tensor) -> Tensor:
     """silu(gate) * up of rows that hold both side by side."""
     gate, up = gate_up_TI.chunk(2, -1)
-    return F.silu(gate) * up
+    return F.silu(gate).mul_(up)
 
 
 def swiglu_backward(grad: Tensor, gate_up_TI: Tensor) -> Tensor:
@@ -130,16 +128,17 @@ def sample(
     """Draws one id a row by inverting its distribution function; see `Kernels.sample`."""
     rows, vocabulary = logits_NV.shape
     is_greedy_N = temperatures_N == 0
-    scale_N = torch.where(is_greedy_N, 1.0, temperatures_N)[:, None]
-    wide_NV = logits_NV.to(torch.float32, copy=True)
+    wide_NV = logits_NV.float()
     if bool((floors_N > -torch.inf).any()):
-        wide_NV.masked_fill_(wide_NV < floors_N[:, None], -torch.inf)
-    top_N = wide_NV.amax(-1, keepdim=True)
-    wide_NV.sub_(top_N).div_(scale_N).exp_()
-    padded_NV = F.pad(wide_NV, (0, -vocabulary % CHUNK)) if vocabulary % CHUNK else wide_NV
+        wide_NV = wide_NV.masked_fill(wide_NV < floors_N[:, None], -torch.inf)
+    if bool((temperatures_N != 1).any()):
+        scale_N = torch.where(is_greedy_N, 1.0, temperatures_N)
+        wide_NV = (wide_NV - wide_NV.amax(-1, keepdim=True)).div_(scale_N[:, None])
+    p_NV = wide_NV.softmax(-1)
+    padded_NV = F.pad(p_NV, (0, -vocabulary % CHUNK)) if vocabulary % CHUNK else p_NV
     mass = padded_NV.view(rows, -1, CHUNK)
     sums = mass.sum(-1).double().cumsum(-1)
-    total_N = sums[:, -1:].contiguous()
+    total_N = sums[:, -1:].contiguous()  # 1, but for what single precision lost
     left_N = uniforms_N[:, None] * total_N
     chunk_N = torch.searchsorted(sums, left_N, right=True)
     chunk_N = torch.minimum(chunk_N, torch.searchsorted(sums, total_N))
@@ -148,115 +147,9 @@ def sample(
     offset_N = torch.searchsorted(inside, left_N - before_N, right=True)
     offset_N = torch.minimum(offset_N, torch.searchsorted(inside, inside[:, -1:].contiguous()))
     tokens_N = chunk_N * CHUNK + offset_N
-    drawn_N = (logits_NV.gather(1, tokens_N).float() - top_N).div_(scale_N)
-    logprobs_N = (drawn_N - total_N.log().float())[:, 0]
+    logprobs_N = (p_NV.gather(1, tokens_N).double() / total_N).log().float()[:, 0]
     tokens_N = tokens_N[:, 0]
     if bool(is_greedy_N.any()):
         tokens_N = torch.where(is_greedy_N, logits_NV.float().argmax(-1), tokens_N)
         logprobs_N = torch.where(is_greedy_N, 0.0, logprobs_N)
     return tokens_N, logprobs_N
-
-
-def write_cache(
-    qkv_RWD: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    tables: Tensor,
-    sequences_R: Tensor,
-    positions_R: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    q_norm_D: Tensor | None,
-    k_norm_D: Tensor | None,
-    eps: float,
-) -> None:
-    """Normalises and rotates queries and keys in place; see `Kernels.cached_attention`."""
-    kv_heads = keys.shape[1]
-    queries = qkv_RWD.shape[1] - 2 * kv_heads
-    for norm_D, part in (
-        (q_norm_D, qkv_RWD[:, :queries]),
-        (k_norm_D, qkv_RWD[:, queries:][:, :kv_heads]),
-    ):
-        if norm_D is not None:
-            flat = part.reshape(-1, part.shape[-1])
-            part.copy_(rms_norm_rstd(flat, norm_D, eps)[0].view_as(part))
-    rotate_(qkv_RWD, positions_R, cos, sin, heads=queries + kv_heads, inverse=False)
-    blocks_R, at_R = tables[sequences_R, positions_R // BLOCK], positions_R % BLOCK
-    keys[blocks_R, :, :, at_R] = qkv_RWD[:, queries : queries + kv_heads]
-    values[blocks_R, :, at_R] = qkv_RWD[:, queries + kv_heads :]
-
-
-def attend(
-    qkv_RWD: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    tables: Tensor,
-    sequences_R: Tensor,
-    positions_R: Tensor,
-    scale: float,
-) -> Tensor:
-    """Attention of each row to its sequence's cache; see `Kernels.attend`.
-
-    Rows that are alone in their sequence go through one product of all blocks; the others, a
-    sequence at a time.
-    """
-    rows, width, head_dim = qkv_RWD.shape
-    queries = width - 2 * keys.shape[1]
-    counts_S = torch.bincount(sequences_R, minlength=len(tables))
-    is_alone_R = counts_S[sequences_R] == 1
-    if bool(is_alone_R.all()):
-        alone = _attend_alone(
-            qkv_RWD[:, :queries], keys, values, tables[sequences_R], positions_R, scale
-        )
-        return alone.view(rows, -1)
-    out_RQD = qkv_RWD.new_empty(rows, queries, head_dim)
-    part = is_alone_R.nonzero()[:, 0]
-    if len(part):
-        out_RQD[part] = _attend_alone(
-            qkv_RWD[part, :queries],
-            keys,
-            values,
-            tables[sequences_R[part]],
-            positions_R[part],
-            scale,
-        )
-    for sequence in (counts_S > 1).nonzero()[:, 0].tolist():
-        part = (sequences_R == sequence).nonzero()[:, 0]
-        out_RQD[part] = _attend_together(
-            qkv_RWD[part, :queries], keys, values, tables[sequence], positions_R[part], scale
-        )
-    return out_RQD.view(rows, -1)
-
-
-def _attend_alone(
-    q_RQD: Tensor, keys: Tensor, values: Tensor, tables_R: Tensor, positions_R: Tensor, scale: float
-) -> Tensor:
-    """One row a sequence: scores block by block, without moving the gathered blocks again."""
-    (rows, queries, head_dim), kv_heads = q_RQD.shape, keys.shape[1]
-    length = int(positions_R.max()) + 1
-    count = -(-length // BLOCK)
-    used = tables_R[:, :count].flatten()
-    k = keys.index_select(0, used).view(rows, count, kv_heads, head_dim, BLOCK)
-    v = values.index_select(0, used).view(rows, count, kv_heads, BLOCK, head_dim)
-    q = (q_RQD * scale).view(rows, 1, kv_heads, queries // kv_heads, head_dim)
-    scores = torch.matmul(q, k).permute(0, 2, 3, 1, 4).flatten(3).float()
-    hidden_R = torch.arange(count * BLOCK, device=q.device)[None] > positions_R[:, None]
-    weights = scores.masked_fill_(hidden_R[:, None, None], float("-inf")).softmax(-1)
-    weights = weights.to(q.dtype).view(rows, kv_heads, -1, count, BLOCK).permute(0, 3, 1, 2, 4)
-    return torch.matmul(weights, v).sum(1).view(rows, queries, head_dim)
-
-
-def _attend_together(
-    q_RQD: Tensor, keys: Tensor, values: Tensor, table: Tensor, positions_R: Tensor, scale: float
-) -> Tensor:
-    """Rows of one sequence."""
-    kv_heads, head_dim = keys.shape[1], q_RQD.shape[2]
-    length = int(positions_R.max()) + 1
-    used = table[: -(-length // BLOCK)]
-    k = keys[used].permute(1, 0, 3, 2).reshape(1, kv_heads, -1, head_dim)[:, :, :length]
-    v = values[used].transpose(0, 1).reshape(1, kv_heads, -1, head_dim)[:, :, :length]
-    seen = torch.arange(length, device=q_RQD.device)[None] <= positions_R[:, None]
-    o = F.scaled_dot_product_attention(
-        q_RQD.transpose(0, 1)[None], k, v, attn_mask=seen, scale=scale, enable_gqa=True
-    )
-    return o[0].transpose(0, 1)

@@ -108,16 +108,15 @@ class _Linear(Function):
     def forward(
         ctx: Any, kernels: Kernels, x_TH: Tensor, sums: tuple[Tensor, ...], *weights: Tensor
     ) -> Tensor:
-        weight = torch.cat(weights) if len(weights) > 1 else weights[0]
-        ctx.save_for_backward(x_TH, weight)
+        ctx.save_for_backward(x_TH, *weights)
         ctx.kernels, ctx.sums, ctx.sizes = kernels, sums, [len(one) for one in weights]
-        return kernels.linear(x_TH, weight)
+        return kernels.linear(x_TH, *weights)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x_TH, weight = ctx.saved_tensors
+        x_TH, *weights = ctx.saved_tensors
         kernels, grad = ctx.kernels, grad.contiguous()
-        dx_TH = kernels.linear_backward(grad, weight) if ctx.needs_input_grad[1] else None
+        dx_TH = kernels.linear_backward(grad, *weights) if ctx.needs_input_grad[1] else None
         nothing = (None,) * len(ctx.sizes)
         if not any(ctx.needs_input_grad[3:]):
             return None, dx_TH, None, *nothing

@@ -6,21 +6,17 @@
 #include "storage.h"
 
 #define CHUNK 512 /* vocabulary entries of one partial sum */
+#define PART 64 /* rows of one partial sum of a weight's gradient */
 #define ALONE (1 << 17) /* elements that one thread is through with before a second one begins */
 
 static inline i64 few(i64 threads, i64 elements) { return elements <= ALONE ? 1 : threads; }
 
 static inline float largest(const element *x, i64 n) {
-    float lanes[LANES], best = -INFINITY;
+    vector most = (vector){0} - INFINITY;
     i64 j = 0;
-    for (int l = 0; l < LANES; l++) lanes[l] = -INFINITY;
-    for (; j + LANES <= n; j += LANES)
-        for (int l = 0; l < LANES; l++) {
-            float v = up(x[j + l]);
-            lanes[l] = v > lanes[l] ? v : lanes[l];
-        }
+    for (; j + LANES <= n; j += LANES) most = larger(load(x + j), most);
+    float best = highest(most);
     for (; j < n; j++) best = up(x[j]) > best ? up(x[j]) : best;
-    for (int l = 0; l < LANES; l++) best = lanes[l] > best ? lanes[l] : best;
     return best;
 }
 
@@ -35,25 +31,29 @@ void rms_norm(i64 threads, const element *x, const element *weight, element *y, 
     }
 }
 
-/* dweight must be 0 before; threads add their parts one after the other. */
+/* dweight must be 0 before. Parts of so many rows are added in their order: the same sum for any
+ * number of threads. */
 void rms_norm_backward(i64 threads, const element *grad, const element *x, const element *weight,
                        const float *rstd, element *dx, float *dweight, i64 rows, i64 width) {
-    _Pragma("omp parallel num_threads(threads)") {
-        float *part = calloc(width, sizeof(float));
-        _Pragma("omp for schedule(static)") for (i64 i = 0; i < rows; i++) {
+    i64 parts = (rows + PART - 1) / PART;
+    float *sums = calloc(parts * width, sizeof(float));
+    PARALLEL for (i64 p = 0; p < parts; p++) {
+        float *sum = sums + p * width;
+        for (i64 i = p * PART; i < least(rows, (p + 1) * PART); i++) {
             const element *g = grad + i * width, *a = x + i * width;
             element *out = dx + i * width;
             float r = rstd[i], dot = 0;
             for (i64 j = 0; j < width; j++) dot += up(g[j]) * up(weight[j]) * up(a[j]);
             dot *= r * r / width;
             for (i64 j = 0; j < width; j++) {
-                part[j] += up(g[j]) * up(a[j]) * r;
+                sum[j] += up(g[j]) * up(a[j]) * r;
                 out[j] = down(r * (up(g[j]) * up(weight[j]) - up(a[j]) * dot));
             }
         }
-        _Pragma("omp critical") for (i64 j = 0; j < width; j++) dweight[j] += part[j];
-        free(part);
     }
+    for (i64 p = 0; p < parts; p++)
+        for (i64 j = 0; j < width; j++) dweight[j] += sums[p * width + j];
+    free(sums);
 }
 
 /* gate_up holds gate and up side by side in a row of 2 * width. */
@@ -119,7 +119,7 @@ void label_logprobs(i64 threads, const element *logits, const i64 *labels, float
             for (i64 j = first, end = least(first + CHUNK, vocabulary); j < end; j++) {
                 float shifted = (up(z[j]) - top) * inverse, p = fast_exp(shifted);
                 sum += p;
-                weighted += p > 0 ? p * shifted : 0.f;
+                weighted += p * (shifted < -88.f ? -88.f : shifted); /* p is 0 there */
             }
             total += sum;
             moment += weighted;
@@ -144,7 +144,8 @@ void logits_gradient(i64 threads, element *logits, const i64 *labels, const floa
         else
             for (i64 j = 0; j < vocabulary; j++) {
                 float logp = up(z[j]) * inverse - l, p = fast_exp(logp);
-                z[j] = down(p > 0 ? -p * (a + b * (logp + entropy[i])) : 0.f);
+                float bounded = logp < -88.f ? -88.f : logp; /* p is 0 there */
+                z[j] = down(-p * (a + b * (bounded + entropy[i])));
             }
         float of_entropy = p_label > 0 ? -b * p_label * (label + entropy[i]) : 0.f;
         z[labels[i]] = down(a * (1.f - p_label) + of_entropy);

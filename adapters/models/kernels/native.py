@@ -20,7 +20,7 @@ from torch import Tensor
 logger = logging.getLogger(__name__)
 
 HERE = Path(__file__).parent
-GLUE = (HERE / "kernels.c", HERE / "attention.c", HERE / "decode.c")
+GLUE = tuple(HERE / name for name in ("kernels.c", "attention.c", "decode.c", "layers.c"))
 PRODUCTS = (HERE / "products.c",)
 HEADERS = (HERE / "storage.h",)
 COMPILERS = ("cc", "gcc", "clang")
@@ -51,12 +51,13 @@ SIGNATURES: Mapping[str, str] = {
     "logits_gradient": "ppppppfii",
     "write_cache": "ppppppppppfiiii",
     "attend": "ppppppppppfpiiiif",
+    "run_layers": "ppippppppppfiiiiiiiif",
     "sample": "ppppppii",
     "attention": "ppppiif",
     "attention_backward": "ppppppiiif",
 }
 PRODUCT_SIGNATURES: Mapping[str, str] = {
-    "pack_panels": "ppiiii",
+    "pack_panels": "ppiiiii",
     "multiply": "ppppiiiii",
     "add_product": "pppiiiii",
 }
@@ -84,6 +85,10 @@ class Library:
                 *(_CTYPES[letter] for letter in letters),
             ]
             self._functions[name].restype = None
+
+    def address(self, name: str) -> int:
+        """Where a function lies, for another one that calls it."""
+        return ctypes.cast(self._functions[name], ctypes.c_void_p).value or 0
 
     def call(self, name: str, *arguments: Tensor | float | int | None) -> None:
         """Run a kernel on as many threads as torch uses. Tensors must be contiguous."""

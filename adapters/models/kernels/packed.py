@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 import torch
 from torch import Tensor
@@ -37,15 +39,29 @@ class Packed:
         return out
 
 
-def pack(products: Library, weight_NK: Tensor, *, transposed: bool) -> Packed | None:
-    """For x W^T, or transposed x W. None where the weight is no bf16 of an even number of entries
-    on the CPU."""
-    columns, entries = weight_NK.shape if not transposed else weight_NK.shape[::-1]
-    fits = weight_NK.dtype == torch.bfloat16 and weight_NK.device.type == "cpu"
-    if not fits or entries % 2 or not weight_NK.is_contiguous():
+def pack(products: Library, weights: Sequence[Tensor], *, transposed: bool) -> Packed | None:
+    """Weights (N_i, K), one after the other, for x W^T, or transposed x W. None where they are no
+    bf16 of an even number of entries on the CPU."""
+    unit = 2 if transposed else COLUMNS
+    if any(len(weight) % unit for weight in weights[:-1]):
+        weights = [torch.cat(tuple(weights))]
+    lines, width = sum(map(len, weights)), weights[0].shape[1]
+    columns, entries = (width, lines) if transposed else (lines, width)
+    if entries % 2 or not all(map(_fits, weights)):
         return None
-    panels = -(-columns // COLUMNS)
-    packed = torch.empty(panels * COLUMNS * (entries // 2), dtype=torch.int32)
-    by_line = int(not transposed)
-    products.call("pack_panels", weight_NK, packed, weight_NK.stride(0), columns, entries, by_line)
+    size = COLUMNS * (entries // 2)
+    packed = torch.empty(-(-columns // COLUMNS) * size, dtype=torch.int32)
+    start = 0
+    for weight in weights:
+        place = packed[start // unit * (COLUMNS if transposed else size) :]
+        shape = weight.shape[::-1] if transposed else weight.shape
+        products.call(
+            "pack_panels", weight, place, weight.stride(0), *shape, int(not transposed), size
+        )
+        start += len(weight)
     return Packed(products=products, panels=packed, entries=entries, columns=columns)
+
+
+def _fits(weight: Tensor) -> bool:
+    on_cpu = weight.device.type == "cpu"
+    return weight.dtype == torch.bfloat16 and on_cpu and weight.is_contiguous()

@@ -17,6 +17,7 @@ typedef uint16_t element;
 #define COLUMNS 48
 #define LANES 16
 #define VECTORS (COLUMNS / LANES)
+#define BLOCK (2 * LANES) /* lines that are packed together, a cache line of them */
 #define STRIP_BYTES (384 << 10) /* of the operand read as it lies: they stay in a core's cache */
 #define EACH_ROW _Pragma("GCC unroll 8") for (int r = 0; r < ROWS; r++)
 #define EACH_VECTOR _Pragma("GCC unroll 3") for (int v = 0; v < VECTORS; v++)
@@ -95,10 +96,11 @@ static inline void pack_lines(const element *x, i64 stride, i64 first, i64 lines
         }
 }
 
-/* Packs `lines` of `entries` for `multiply`; by_line: the entries of a line are neighbours. */
+/* Packs `lines` of `entries` for `multiply`; by_line: the entries of a line are neighbours. Panels
+ * are `size` words apart: there may be entries of other matrices between them. */
 void pack_panels(i64 threads, const element *x, uint32_t *out, i64 stride, i64 lines, i64 entries,
-                 i64 by_line) {
-    i64 panels = ceiling(lines, COLUMNS), size = COLUMNS * ceiling(entries, 2);
+                 i64 by_line, i64 size) {
+    i64 panels = ceiling(lines, COLUMNS);
     PARALLEL SHARED_OUT for (i64 n = 0; n < panels; n++) {
         if (by_line)
             pack_lines(x, stride, n * COLUMNS, lines, entries, out + n * size);
@@ -154,6 +156,29 @@ void multiply(i64 threads, const element *a, const uint32_t *b, const element *m
     }
 }
 
+/* BLOCK lines whose lines are neighbours, ROWS together: in these, pairs of entries; in a pair, the
+ * lines. Missing lines and an odd last entry are 0. */
+static inline void pack_block(const element *x, i64 stride, i64 first, i64 lines, i64 entries,
+                              uint32_t *out) {
+    i64 pairs = ceiling(entries, 2), step = pairs * ROWS / 4;
+    __mmask32 there = lines - first >= BLOCK ? ~0u : (1u << (lines - first)) - 1;
+    for (i64 p = 0; p < pairs; p++) {
+        const element *from = x + 2 * p * stride + first;
+        __m512i low = _mm512_maskz_loadu_epi16(there, from);
+        __m512i high = _mm512_maskz_loadu_epi16(2 * p + 1 < entries ? there : 0, from + stride);
+        __m512i even = _mm512_unpacklo_epi16(low, high), odd = _mm512_unpackhi_epi16(low, high);
+        __m128i *to = (__m128i *)(out + p * ROWS);
+        to[0] = _mm512_extracti32x4_epi32(even, 0);
+        to[1] = _mm512_extracti32x4_epi32(odd, 0);
+        to[step] = _mm512_extracti32x4_epi32(even, 1);
+        to[step + 1] = _mm512_extracti32x4_epi32(odd, 1);
+        to[2 * step] = _mm512_extracti32x4_epi32(even, 2);
+        to[2 * step + 1] = _mm512_extracti32x4_epi32(odd, 2);
+        to[3 * step] = _mm512_extracti32x4_epi32(even, 3);
+        to[3 * step + 1] = _mm512_extracti32x4_epi32(odd, 3);
+    }
+}
+
 /* sum (rows x columns, contiguous, single precision) += a^T b, unrounded; a is entries x rows, b
  * entries x columns, their rows `a_stride` and `b_stride` elements apart. */
 void add_product(i64 threads, const element *a, const element *b, float *sum, i64 a_stride,
@@ -161,24 +186,28 @@ void add_product(i64 threads, const element *a, const element *b, float *sum, i6
     i64 pairs = ceiling(entries, 2), panels = ceiling(columns, COLUMNS);
     uint32_t *right = aligned_alloc(64, 4 * panels * COLUMNS * pairs);
     PARALLEL {
-        uint32_t *left = aligned_alloc(64, (4 * ROWS * pairs + 63) / 64 * 64);
+        uint32_t *left = aligned_alloc(64, 4 * BLOCK * pairs);
         SHARED_OUT for (i64 n = 0; n < panels; n++)
             pack_entries(b, b_stride, n * COLUMNS, columns, COLUMNS, entries,
                          right + n * COLUMNS * pairs);
-        SHARED_OUT for (i64 row = 0; row < rows; row += ROWS) {
-            pack_entries(a, a_stride, row, rows, ROWS, entries, left);
-            for (i64 column = 0; column < columns; column += COLUMNS) {
-                __m512 part[ROWS][VECTORS];
-                accumulate(part, left, 1, ROWS, ROWS, right + column * pairs, pairs);
-                EACH_ROW
-                    EACH_VECTOR {
-                        i64 at = column + LANES * v;
-                        __mmask16 mask = r < rows - row ? lanes(columns - at) : 0;
-                        float *to = sum + (row + r) * columns + at;
-                        __m512 old = _mm512_maskz_loadu_ps(mask, to);
-                        _mm512_mask_storeu_ps(to, mask, _mm512_add_ps(old, part[r][v]));
-                    }
-            }
+        SHARED_OUT for (i64 block = 0; block < rows; block += BLOCK) {
+            pack_block(a, a_stride, block, rows, entries, left);
+            for (i64 column = 0; column < columns; column += COLUMNS)
+                for (i64 row = block; row < least(rows, block + BLOCK); row += ROWS) {
+                    __m512 part[ROWS][VECTORS];
+                    EACH_ROW EACH_VECTOR /* the sum is in memory: it comes while they multiply */
+                        __builtin_prefetch(sum + (row + r) * columns + column + LANES * v, 1);
+                    accumulate(part, left + (row - block) * pairs, 1, ROWS, ROWS,
+                               right + column * pairs, pairs);
+                    EACH_ROW
+                        EACH_VECTOR {
+                            i64 at = column + LANES * v;
+                            __mmask16 mask = r < rows - row ? lanes(columns - at) : 0;
+                            float *to = sum + (row + r) * columns + at;
+                            __m512 old = _mm512_maskz_loadu_ps(mask, to);
+                            _mm512_mask_storeu_ps(to, mask, _mm512_add_ps(old, part[r][v]));
+                        }
+                }
         }
         free(left);
     }

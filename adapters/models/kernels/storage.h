@@ -15,6 +15,7 @@
 
 typedef int64_t i64;
 typedef float vector __attribute__((vector_size(64)));
+typedef int32_t int_vector __attribute__((vector_size(64)));
 
 #if BF16
 
@@ -50,6 +51,18 @@ static inline vector load(const element *p) { return *(const loose_vector *)p; }
 #endif
 
 static inline i64 least(i64 a, i64 b) { return a < b ? a : b; }
+
+/* Lane by lane; where x is a NaN, y. */
+static inline vector larger(vector x, vector y) {
+    int_vector is = x > y;
+    return (vector)((is & (int_vector)x) | (~is & (int_vector)y));
+}
+
+static inline float highest(vector x) {
+    float best = x[0];
+    for (int l = 1; l < LANES; l++) best = x[l] > best ? x[l] : best;
+    return best;
+}
 
 /* exp to about 2 ulp; 0 below -87, finite above 88. */
 static inline float fast_exp(float x) {

@@ -120,6 +120,11 @@ def _messages(
         messages = [_message(item, f"{field}[{i}]", at) for i, item in enumerate(question)]
     else:
         raise at.error(field, f"a text or a list of messages is needed, this is {question!r:.80}")
+    for place, message in enumerate(messages):
+        if any("\ud800" <= letter <= "\udfff" for letter in message.content):
+            raise at.error(
+                f"{field}[{place}]", "half a surrogate pair is no text (cut emoji?); mend the row"
+            )
     if config.system is not None and messages[0].role != "system":
         messages.insert(0, Message(role="system", content=config.system))
     return tuple(messages)

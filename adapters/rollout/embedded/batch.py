@@ -41,13 +41,14 @@ class Batch:
     def step(self, answers: Sequence[Answer]) -> list[Drawn]:
         """Sample the next token of each answer, in order."""
         fresh = [answer for answer in answers if answer.lane is None]
-        self._admit(fresh)
+        shared = self._admit(fresh)
         lanes = [(answer, answer.lane) for answer in answers if answer.lane is not None]
         logits_NV = self._decoder.feed(
             [Feed(lane, answer.ids[lane.length :]) for answer, lane in lanes]
         )
         for answer in fresh:
-            self._keep(answer)
+            if answer.request.session not in shared:
+                self._keep(answer)
         device = logits_NV.device
         settings = [answer.request.sampling for answer in answers]
         tokens_N, logprobs_N = self._kernels.sample(
@@ -76,8 +77,9 @@ class Batch:
         self._sessions.clear()
         self._decoder.refresh()
 
-    def _admit(self, fresh: Sequence[Answer]) -> None:
-        """Lanes for new answers. What those of one session share is computed once, before."""
+    def _admit(self, fresh: Sequence[Answer]) -> set[str]:
+        """Lanes for new answers. What those of one session share is computed once, before, and
+        kept: the names of such sessions."""
         leaders: dict[str, Answer] = {}
         followers = []
         for answer in fresh:
@@ -101,6 +103,7 @@ class Batch:
             self._keep(answer)
         for answer in followers:
             answer.lane = self._begin(answer)
+        return awaited
 
     def _begin(self, answer: Answer) -> Lane:
         """A lane that holds the longest beginning its session knows, short of the last id."""

@@ -5,7 +5,13 @@ from hexpo.adapters.rollout.vllm.engine import VllmEngine
 from hexpo.adapters.rollout.vllm.scorer import ServedScorer
 from hexpo.adapters.rollout.vllm.scores import Scores
 from hexpo.adapters.rollout.vllm.serving import SERVE, serve
-from hexpo.adapters.rollout.vllm.settings import Config, capabilities, environment, readers
+from hexpo.adapters.rollout.vllm.settings import (
+    Config,
+    cannot_teach,
+    capabilities,
+    environment,
+    readers,
+)
 
 __all__ = [
     "SERVE",
@@ -14,6 +20,7 @@ __all__ = [
     "ServedScorer",
     "VllmEngine",
     "build",
+    "cannot_teach",
     "capabilities",
     "environment",
     "readers",

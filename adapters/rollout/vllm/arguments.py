@@ -59,6 +59,8 @@ def engine_arguments(
         "use_tqdm_on_load": False,
         "enable_prefix_caching": True,
     }
+    if config.tensor_parallel > 1:  # inside a Ray actor vLLM would ask Ray for more of them
+        free["distributed_executor_backend"] = "mp"
     if on_processor:
         own["kv_cache_memory_bytes"] = int(config.cache_gib * 2**30)
         free["enable_chunked_prefill"] = False

@@ -28,6 +28,9 @@ from hexpo.domain.trajectory import StopReason
 
 WEIGHTS, CACHE = "weights", "kv_cache"
 """Parts that sleep, as vLLM calls them."""
+KILL_SECONDS = 1.0
+"""How long vLLM's own processes may take to end: they have no request any more, and with the five
+seconds that it gives them by itself they were killed at their end as well (0.32)."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -212,7 +215,7 @@ class VllmEngine:
         await self._idle()
         self._open.set()
         llm, self._llm = self._llm, None
-        await asyncio.to_thread(llm.shutdown)
+        await asyncio.to_thread(llm.shutdown, KILL_SECONDS)
 
     async def _wake(self, part: str) -> None:
         """Takes a part's memory again, if it gave it back; what is whole then serves at once, so

@@ -60,6 +60,35 @@ def capabilities(config: Config) -> RolloutCapabilities:
     )
 
 
+def cannot_teach(
+    config: Config, *, temperature: float, longest: int, wide: bool
+) -> Mapping[str, str]:
+    """Why an engine of these settings cannot score a run's answers: reasons, by the option to
+    change; of none where it is the engine itself.
+
+    Args: temperature: that answers are sampled at. longest: tokens of prompt and answer. wide:
+        likeliest ids are asked for.
+    """
+    found = {}
+    if temperature != 1:
+        found[""] = (
+            f"vllm scores given ids at temperature 1, and rollout.temperature is {temperature:g}:"
+            " use 1, or a backend of training (fsdp) for this model"
+        )
+    if wide and not config.top_k:
+        found["top_k"] = "0, but its likeliest ids are compared; use the number to keep"
+    if 0 < config.max_tokens <= longest:
+        found["max_tokens"] = (
+            f"{config.max_tokens}: scoring {longest} tokens of prompt and answer takes room for one"
+            f" more; use {longest + 1}, or 0"
+        )
+    if config.sleep:
+        found["sleep"] = "nothing lets a teacher sleep; remove it"
+    if config.adapter_rank:
+        found["adapter_rank"] = "a teacher's weights never change; remove it"
+    return found
+
+
 def environment(config: Config) -> dict[str, str]:
     """Variables of a replica's process, set before its interpreter starts; vLLM reads them nowhere
     else. The user's own win."""

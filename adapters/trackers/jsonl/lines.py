@@ -23,9 +23,10 @@ def _plain(value: Any) -> Any:
 
 
 def encode(row: Mapping[str, Any]) -> bytes:
-    """One line. What JSON does not know is written as its text."""
+    """One line. What JSON does not know is written as its text, half a surrogate pair, which UTF-8
+    does not know, as JSON's escape of it."""
     text = json.dumps(_plain(row), ensure_ascii=False, allow_nan=False, default=str)
-    return text.encode() + b"\n"
+    return text.encode(errors="backslashreplace") + b"\n"
 
 
 class StepLines:

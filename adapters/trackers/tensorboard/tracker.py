@@ -53,7 +53,8 @@ class TensorBoard:
         for place, sample in enumerate(samples[: self._config.answers]):
             score = sample.failure if sample.score is None else f"{sample.score:g}"
             text = f"**{sample.prompt}**\n\n{sample.answer}\n\n({score}, {sample.stop})"
-            writer.add_text(f"{sample.phase}/answer {place + 1}", text, sample.step)
+            sound = text.encode(errors="backslashreplace").decode()  # no half surrogate pairs
+            writer.add_text(f"{sample.phase}/answer {place + 1}", sound, sample.step)
 
     def progress(self, done: int, wanted: int, what: str) -> None:
         pass

@@ -160,7 +160,10 @@ class Masters:
             for name, master in zip(self.names, self._masters, strict=True):
                 master.copy_(weights[name])
                 if moments:
-                    state = {key: moments[f"{key}.{name}"].clone() for key in keys}
+                    saved = {key: moments[f"{key}.{name}"] for key in keys}
+                    state = {
+                        key: tensor.to(master.device, copy=True) for key, tensor in saved.items()
+                    }
                     self.optimizer.state[master] = state
         self._publish()
         self.forget()

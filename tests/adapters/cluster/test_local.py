@@ -90,8 +90,10 @@ def test_no_child_survives_a_killed_driver(tmp_path: Path) -> None:
 
 
 def test_a_killed_process_leaves_nothing_in_shared_memory(tmp_path: Path) -> None:
-    """O3: neither it nor what it started itself; another's stays."""
-    stranger = _note(2**22 + 1)  # no process has such a number
+    """O3: neither it nor what it started itself, nor what is of a process that is gone; a running
+    one's stays."""
+    stranger = _note(os.getpid())
+    gone = _note(2**22 + 1)  # no process has such a number
 
     async def main() -> list[Path]:
         cluster = build(Config(oversubscribe=True), folder=tmp_path)
@@ -105,7 +107,7 @@ def test_a_killed_process_leaves_nothing_in_shared_memory(tmp_path: Path) -> Non
         return notes
 
     notes = asyncio.run(main())
-    assert not [note for note in notes if note.exists()]
+    assert not [note for note in (*notes, gone) if note.exists()]
     assert stranger.exists()
     stranger.unlink()
 

@@ -96,12 +96,14 @@ def ragged() -> Callable[[int], Rows]:
 
 @pytest.fixture
 def plain_logprobs() -> Callable[..., torch.Tensor]:
-    """Log-probs of the selected tokens in the plain way: a row at a time, all logits."""
+    """Log-probs of the selected tokens in the plain way: a row at a time, all logits, in at least
+    single precision."""
 
     def run(policy: Policy, rows: Rows, temperature: float) -> torch.Tensor:
         pieces = []
         for tokens in torch.split(rows.tokens_T, rows.lengths_S.tolist()):
-            logits = policy.module(tokens[None]).logits[0, :-1].float() / temperature
+            logits = policy.module(tokens[None]).logits[0, :-1]
+            logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
             chosen = torch.log_softmax(logits, -1).gather(1, tokens[1:, None])[:, 0]
             pieces.append(torch.cat((chosen.new_zeros(1), chosen)))
         return torch.cat(pieces)[rows.selected_T]

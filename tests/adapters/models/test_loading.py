@@ -24,6 +24,22 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
         locate(str(tmp_path / "nowhere"))
 
 
+def test_a_name_of_the_hub_is_found_in_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No hub is asked: where it is not there, the message has the command that brings it."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(ModelError, match="hf download some/Model-1B"):
+        locate("some/Model-1B")
+    cached = tmp_path / "models--some--Model-1B"
+    folder = cached / "snapshots" / "abc"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text("abc")
+    assert locate("some/Model-1B").folder == folder
+
+
 def test_a_folder_without_configuration_is_refused(tmp_path: Path) -> None:
     """A folder of something else."""
     with pytest.raises(ModelError, match=r"config\.json"):
@@ -36,11 +52,24 @@ def test_a_missing_package_names_the_command() -> None:
         locate("package:llm_nothing_here")
 
 
-def test_an_unknown_family_is_an_error(tmp_path: Path) -> None:
-    """transformers' own error becomes ours."""
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "nobody"}))
-    with pytest.raises(ModelError, match="newer transformers"):
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"model_type": "lama"}, r"config\.json.*no model_type 'lama' \(near: llama.*install"),
+        ({"model_type": "xyzzy"}, r"config\.json.*no model_type 'xyzzy'; correct it"),
+        ({}, r"config\.json.*has no model_type"),
+        ([], r"config\.json is no JSON object"),
+    ],
+    ids=str,
+)
+def test_a_family_that_nobody_knows_is_named_with_its_neighbours(
+    tmp_path: Path, given: object, message: str
+) -> None:
+    """M3: what, where and what to do, in one line, before any weight is read."""
+    (tmp_path / "config.json").write_text(json.dumps(given))
+    with pytest.raises(ModelError, match=message) as caught:
         load_policy(str(tmp_path), precision=Precision.FP32)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_folder_with_missing_weights_is_refused(tiny: Tiny, tmp_path: Path) -> None:
@@ -53,6 +82,19 @@ def test_a_folder_with_missing_weights_is_refused(tiny: Tiny, tmp_path: Path) ->
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ModelError, match=r"layers\.1\.mlp\.up_proj"):
         load_policy(str(tmp_path), precision=Precision.FP32)
+
+
+def test_loading_draws_nothing_and_leaves_the_setting_as_it_was(
+    tiny: Tiny, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A bar of transformers would lie over the run's own view."""
+    from transformers.utils import logging
+
+    export_policy(tiny("llama"), tmp_path)
+    logging.enable_progress_bar()
+    load_policy(str(tmp_path), precision=Precision.FP32)
+    assert capfd.readouterr().err == ""
+    assert logging.is_progress_bar_enabled()
 
 
 def test_a_damaged_file_is_an_error(tiny: Tiny, tmp_path: Path) -> None:

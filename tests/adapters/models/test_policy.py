@@ -144,3 +144,20 @@ def test_a_missing_adapter_target_is_refused(tiny: Tiny) -> None:
     """peft would skip fused experts in silence."""
     with pytest.raises(ModelError, match="c_attn"):
         attach(tiny("llama"), Lora(targets=("c_attn",)))
+
+
+def test_an_export_over_an_older_one_leaves_no_weight_of_that(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H7: readers take `model.safetensors` before an index, whoever wrote it."""
+    older, newer = tiny("llama"), tiny("llama")
+    with torch.no_grad():
+        for parameter in older.module.parameters():
+            parameter += 1.0
+    for shard, policy in (("5GB", older), ("40KB", newer), ("5GB", older), ("40KB", newer)):
+        monkeypatch.setattr("hexpo.adapters.models.export._SHARD", shard)
+        export_policy(policy, tmp_path)
+        found = load_policy(str(tmp_path), precision=Precision.FP32)
+        assert_close(_logits(found), _logits(policy))
+        assert (tmp_path / "model.safetensors").exists() == (shard == "5GB")
+        assert (tmp_path / "model.safetensors.index.json").exists() == (shard != "5GB")

@@ -159,6 +159,7 @@ GOOD = {"prompt": "a?", "truth": "1"}
             {},
             r"field 'prompt\[0\].images': a message has only role and content",
         ),
+        ({"prompt": "a\ud83d", "truth": "1"}, {}, "half a surrogate pair is no text"),
         ([1], {}, "a row is an object with fields, this is list"),
     ],
 )

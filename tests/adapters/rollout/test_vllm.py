@@ -73,6 +73,20 @@ def test_on_a_processor_the_cache_has_the_size_of_the_settings_and_no_prompt_is_
     assert {"kv_cache_memory_bytes", "enable_chunked_prefill"}.isdisjoint(found[0])
 
 
+def test_workers_of_one_replica_are_processes_beside_it_unless_the_user_says_otherwise() -> None:
+    """Inside a Ray actor vLLM would look for free accelerators of the cluster instead."""
+    names = {*KNOWN, "distributed_executor_backend"}
+
+    def backend(config: Config) -> Any:
+        found = engine_arguments(config, model=Path("m"), precision=Precision.BF16, known=names)
+        return found.get("distributed_executor_backend")
+
+    assert backend(Config()) is None
+    assert backend(Config(tensor_parallel=2)) == "mp"
+    chosen = {"distributed_executor_backend": "ray"}
+    assert backend(Config(tensor_parallel=2, arguments=chosen)) == "ray"
+
+
 def test_unknown_and_reserved_arguments_are_refused_at_once_with_the_nearest_name() -> None:
     """M2: nothing is accepted and then ignored."""
     wrong = Config(arguments={"kv_cache_dtpe": "fp8", "max_num_seqs": 3})

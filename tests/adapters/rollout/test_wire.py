@@ -106,6 +106,31 @@ def test_a_tied_head_follows_its_embedding_and_is_not_sent() -> None:
         fill(targets, [("lm_head.weight", embedding)])
 
 
+class Headed(nn.Module):
+    """An embedding of three ids and the head that reads them out."""
+
+    def __init__(self, *, tied: bool) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(model_type="headed", tie_word_embeddings=tied)
+        self.model = nn.Module()
+        self.model.embed_tokens = nn.Embedding(3, 2)
+        self.lm_head = nn.Linear(2, 3, bias=False)
+        if tied:
+            self.lm_head.weight = self.model.embed_tokens.weight
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_an_update_brings_a_head_of_its_own_and_a_tied_one_by_its_embedding(*, tied: bool) -> None:
+    """O14, G6: after it the engine's head is the trainer's."""
+    trainer, engine = Headed(tied=tied), Headed(tied=tied)
+    policy = Policy(cast(Any, trainer), precision=Precision.FP32)
+    assert ("lm_head.weight" in policy.names()) is not tied
+    fill(policy_targets(Policy(cast(Any, engine), precision=Precision.FP32)), stream(policy))
+    assert torch.equal(engine.lm_head.weight, trainer.lm_head.weight)
+    embedding = cast(Tensor, engine.model.embed_tokens.weight)
+    assert torch.equal(engine.lm_head.weight, embedding) is tied
+
+
 @pytest.mark.parametrize(
     ("sent", "message"),
     [

@@ -81,7 +81,7 @@ class FakeLLM:
         self.calls.append(("wake_up", tuple(tags)))
         self._paused = "kv_cache" not in tags  # as vLLM: whole again, it serves
 
-    def shutdown(self) -> None:
+    def shutdown(self, timeout: float | None = None) -> None:
         self.errored = True
 
     async def _slot(self, priority: int) -> None:

@@ -139,7 +139,8 @@ def test_whitened_advantages_have_mean_0_and_variance_1(batch: Batch) -> None:
     if len(plain) < 2:
         assert torch.equal(white, torch.zeros(len(plain), dtype=torch.float64))
         return
-    assume(float(plain.var()) > 1e-3)  # below, float32 advantages hold too few digits to compare
+    # Below, float32 advantages hold too few digits to compare.
+    assume(float(plain.std()) > 0.03 + 0.01 * float(plain.abs().max()))
     expected = (plain - plain.mean()) / (plain.var() + 1e-8).sqrt()
     assert_close(white, expected, rtol=1e-4, atol=1e-4)
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from hexpo.domain.errors import WrongValue
 from hexpo.domain.losses.gspo import (
     geo_mean,
     geo_mean_measures,
@@ -149,3 +150,25 @@ def test_geo_mean_counts_the_tokens_that_it_holds(
     narrow = geo_mean_measures(**swapped, clip_low=0.0, clip_high=0.0)
     assert narrow["clip_share"].tolist() == [0.0, 0.0]
     assert measured["approximate_kl"].tolist() == pytest.approx([-0.3, 0.1])
+
+
+@pytest.mark.parametrize("scale", [1e-3, 0.0, 7.0])
+def test_only_the_sign_of_an_advantage_says_what_geo_mean_holds(scale: float) -> None:
+    """C7: a small advantage is clipped like a large one; one of 0 pulls nowhere."""
+    scaled = columns() | {"advantage_S": scale * ADVANTAGE_S}
+    measured = geo_mean_measures(**scaled, clip_low=0.05, clip_high=0.3)
+    assert measured["clip_share"].tolist() == ([0.5, 1.0] if scale else [0.0, 0.0])
+
+
+@pytest.mark.parametrize("option", ["power_positive", "power_negative", "decay_positive"])
+def test_vespo_takes_any_power_and_decay_from_0_on(option: str) -> None:
+    """M4: at 0 the weight is 1 or less sharp; below it would grow without bound."""
+    one_T = torch.ones(1)
+    given: dict[str, Any] = {
+        "policy_T": -one_T, "old_T": -one_T, "owner_T": torch.tensor([0]), "advantage_T": one_T,
+        "length_S": torch.tensor([1]),
+    }  # fmt: skip
+    for accepted in (0.0, 0.5):
+        assert vespo(**given, **{option: accepted}).tolist() == [1.0]
+    with pytest.raises(WrongValue, match=option):
+        vespo(**given, **{option: -0.1})

@@ -172,3 +172,9 @@ def test_the_band_of_the_draw_is_open_at_both_ends() -> None:
     assert drawn(-1.0, 1.0) == [False] * 4
     assert drawn(-1.5, 1.0) == [False, False, True, True]
     assert drawn(-1.0, 1.5) == [True, True, False, False]
+
+
+def test_a_covariance_is_a_product_of_two_deviations() -> None:
+    """clip_cov: deviations of old of -1, -1, 2 and of the advantage of -2, 1, 1."""
+    old_T, advantage_T = torch.tensor([0.0, 0.0, 3.0]), torch.tensor([0.0, 3.0, 3.0])
+    assert covariances(old_T, advantage_T).tolist() == [2.0, -1.0, 2.0]

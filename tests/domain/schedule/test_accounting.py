@@ -8,7 +8,9 @@ from hexpo.domain.metrics import values
 from hexpo.domain.schedule import Ledger, Reason
 from hexpo.domain.schedule.accounting import measures, selection_bias
 
-BEFORE = Ledger(issued=8, in_flight=2, requeued=1, ages=(3,), dropped={Reason.STALE: 2}, requeues=4)
+BEFORE = Ledger(
+    issued=8, in_flight=2, requeued=1, ages=(3,), dropped={Reason.STALE: 2}, requeues=4, versions=3
+)
 NOW = Ledger(
     issued=14,
     in_flight=3,
@@ -16,6 +18,7 @@ NOW = Ledger(
     ages=(4, 2),
     dropped={Reason.STALE: 2, Reason.FAILED: 1},
     requeues=6,
+    versions=5,
 )
 
 
@@ -53,12 +56,21 @@ def test_a_ledger_that_lost_a_group_is_not_balanced() -> None:
     assert not Ledger(issued=1, in_flight=1, dropped={Reason.STALE: 1}).balanced
 
 
-def test_the_bias_is_the_share_and_length_of_what_was_dropped() -> None:
+def test_the_bias_is_the_share_and_the_seconds_of_what_was_dropped() -> None:
     """F3, X3."""
-    numbers = values(selection_bias([10, 20, 30], [100]))
+    numbers = values(selection_bias([1.0, 2.0, 3.0], [10.0]))
     assert numbers == {
         "bias/dropped_share": 0.25,
-        "bias/trained_length": 20,
-        "bias/dropped_length": 100,
+        "bias/trained_seconds": 2,
+        "bias/dropped_seconds": 10,
     }
-    assert values(selection_bias([10], [])) == {"bias/dropped_share": 0, "bias/trained_length": 10}
+    assert values(selection_bias([1.0], [])) == {
+        "bias/dropped_share": 0,
+        "bias/trained_seconds": 1,
+    }
+
+
+def test_what_happened_between_two_moments_is_a_difference() -> None:
+    """O15.4: publications and requeues too."""
+    since = NOW.since(BEFORE)
+    assert (since.versions, since.requeues, since.issued, since.ages) == (2, 2, 6, (1, 2))

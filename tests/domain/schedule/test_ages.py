@@ -58,6 +58,15 @@ def test_ages_are_of_trained_tokens_and_partial_answers_are_counted() -> None:
     }
 
 
+def test_answers_that_train_nothing_are_no_answers() -> None:
+    """N2: a failed one beside them changes no share and no mean."""
+    groups = [group_of(0, [[3, 4, 4, 5], [5, 5]], Scored(value=1.0))]
+    alone, _ = assemble(groups)
+    failed = group_of(1, [[1, 2]], Failed(cause=Cause.RAISED, message="no"))
+    beside, _ = assemble([*groups, failed])
+    assert values(tally(beside).metrics(at=5)) == values(tally(alone).metrics(at=5))
+
+
 def test_where_nothing_is_trained_nothing_is_claimed() -> None:
     """N2: the mean of nothing is left out, never 0."""
     failed = Failed(cause=Cause.RAISED, message="no")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hexpo.domain.errors import WrongValue
 from hexpo.domain.schedule import plan
-from hexpo.domain.schedule.capacity import largest_window, worst_age
+from hexpo.domain.schedule.capacity import cut_evenly, largest_window, worst_age
 
 
 @given(
@@ -83,3 +83,13 @@ def test_senseless_settings_are_refused(
     """M4."""
     with pytest.raises(WrongValue, match=message):
         plan(groups=groups, max_staleness=staleness, window=window)
+
+
+@given(groups=st.integers(0, 40), parts=st.integers(0, 9))
+def test_groups_are_cut_into_parts_that_differ_by_one_at_most(groups: int, parts: int) -> None:
+    """A1: each group is in one optimizer step, the larger steps come first, none is empty."""
+    sizes = cut_evenly(groups, parts)
+    assert sum(sizes) == groups
+    assert len(sizes) == max(1, min(parts, groups))
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] - sizes[-1] <= 1

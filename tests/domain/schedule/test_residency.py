@@ -14,7 +14,7 @@ from hexpo.domain.schedule.residency import (
     overloads,
     present,
 )
-from hexpo.domain.schedule.switching import Cycle, should_train, steps_at_once
+from hexpo.domain.schedule.switching import Cycle, should_train
 
 GIB = 2**30
 
@@ -50,7 +50,24 @@ def test_what_does_not_fit_is_explained_with_its_addends() -> None:
     assert "cannot generate" in found
     assert "60.00 GiB are needed and 55.00 GiB are there" in found
     assert "rollout 10.00 GiB and 50.00 GiB to work" in found
+    assert "give the rollout a smaller cache" in found
     assert demand(crowd(), Phase.TRANSFER, "all") == 50 * GIB
+    assert all(found.count("None") == 0 for found in overloads(crowd(), {"all": 1}))
+
+
+def test_the_way_out_depends_on_who_is_in_the_way() -> None:
+    """`plan`: two models at a transfer can be parted, one cannot."""
+    both = {phase: found for phase, found in _by_phase(crowd(), 45).items() if phase != "generate"}
+    assert set(both) == {"transfer", "score"}
+    assert "train and generate on separate devices" in both["transfer"]
+    assert "use smaller micro-batches" in both["score"]
+    alone = _by_phase([one for one in crowd("elsewhere") if one.part is Part.POLICY], 20)
+    assert "use smaller micro-batches" in alone["transfer"]
+
+
+def _by_phase(residents: list[Resident], gib: int) -> dict[str, str]:
+    found = overloads(residents, {"all": gib * GIB})
+    return {each.split("cannot ")[1].split(":")[0]: each for each in found}
 
 
 @given(st.sampled_from(Phase), st.sampled_from(Phase))
@@ -76,7 +93,6 @@ def test_training_begins_when_the_speed_has_fallen_to_the_cycles_average() -> No
     assert not should_train(cycle(tokens_per_second=67.0))
     assert not should_train(cycle(finished=3, tokens_per_second=0.0))
     assert should_train(cycle(running=0, tokens_per_second=1e9))
-    assert steps_at_once(cycle(finished=11)) == 2
 
 
 def test_a_dearer_switch_makes_generation_go_on_for_longer() -> None:

@@ -133,7 +133,9 @@ def test_an_evaluation_that_cannot_be_measured_is_refused(
     resolve: Load, mapping: dict[str, Any]
 ) -> None:
     """Beside training without a replica to spare; an evaluation without prompts."""
-    assert "at least 2" in found(resolve, "evaluation.beside=true")["evaluation.beside"]
+    assert "at least 2" in found(resolve, "evaluation.side=lease")["evaluation.side"]
+    ranks = ("evaluation.side=trainer", "training.ranks=2")
+    assert "training.ranks is 2" in found(resolve, *ranks)["evaluation.side"]
     del mapping["data"]["evaluation"]
     assert "evaluation.every" in found(resolve, "evaluation.every=2")
 
@@ -168,7 +170,7 @@ def test_two_terms_of_one_name_are_refused(resolve: Load) -> None:
 def test_conflicts_are_reported_in_one_message(resolve: Load) -> None:
     """M3."""
     config = resolve(
-        "rollout.samples=1", "rollout.sampling.top_p=0.5", "evaluation.beside=true"
+        "rollout.samples=1", "rollout.sampling.top_p=0.5", "evaluation.side=lease"
     ).config
     with pytest.raises(ConfigurationError, match="3 things are wrong") as caught:
         require_sound(config)

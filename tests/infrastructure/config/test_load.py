@@ -195,7 +195,7 @@ algorithm.kl.unbiased algorithm.kl.target algorithm.entropy algorithm.mask_cut a
 asynchrony.max_staleness asynchrony.order asynchrony.window asynchrony.on_update
 asynchrony.placement
 evaluation.every evaluation.before evaluation.samples evaluation.sampling
-evaluation.beside
+evaluation.side
 checkpoint.every checkpoint.export checkpoint.kind
 trackers platform.kind models
 algorithm.controllers algorithm.correction algorithm.shaping

@@ -234,6 +234,9 @@ def test_a_sweep_offers_colocated_splits_and_orders_and_names_the_fastest() -> N
     offers = list(sweep(MACHINE, EQUAL, Choice(), staleness=(0.0, 1.0), steps=3))
     assert offers[0].is_colocated
     assert {one.choice.max_staleness for one in offers} == {0.0, 1.0}
-    assert {one.choice.order for one in offers} == {Order.SUBMISSION, Order.COMPLETION}
+    assert {one.choice.order for one in offers} == set(Order)
+    wide = Choice(order=Order.WINDOW, window=99)
+    narrowed = [one.choice.window for one in sweep(MACHINE, EQUAL, wide, steps=1) if one.generate]
+    assert max(window or 0 for window in narrowed) == 6  # of 4 groups, at staleness 2
     best = fastest(offers)
     assert best.seen.step_seconds <= 1.02 * min(one.seen.step_seconds for one in offers)

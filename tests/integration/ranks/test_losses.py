@@ -6,15 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.ranks.bench import PPO, Loop, Twins, term, train, twins_of
+import torch
+from tests.integration.ranks.bench import PPO, Loop, Twins, rows, term, train, twins_of
 from torch.testing import assert_close
 
 from hexpo.adapters.models.lora import Lora
 from hexpo.adapters.training.host.order import laid_out
 from hexpo.application.ports.cluster import Cluster
+from hexpo.domain.aggregate import Mode
+from hexpo.domain.batch import Batch
 from hexpo.domain.kl.term import kl_loss
 from hexpo.domain.losses.catalogue import LOSSES
 from hexpo.domain.losses.value import value
+from hexpo.domain.metrics import values
 from hexpo.domain.objective import Loss, Objective, Proximal, Term
 from hexpo.domain.preference.catalogue import PREFERENCES
 
@@ -41,6 +45,38 @@ def test_every_policy_loss_trains_by_a_team_of_ranks_as_in_one_process(
     train(team, objective, sequences)
     team.drop(sequences)
     team.require_equal()
+
+
+@pytest.mark.parametrize(
+    ("mode", "constant", "wanted"),
+    [
+        (Mode.TOKEN_MEAN, None, 1.5),
+        (Mode.SEQ_MEAN_TOKEN_MEAN, None, 2.0),
+        (Mode.SEQ_MEAN_TOKEN_SUM_NORM, 12.0, 0.5),
+    ],
+)
+def test_a_row_on_each_of_two_ranks_gives_the_loss_of_the_whole_step(
+    two: Twins, mode: Mode, constant: float | None, wanted: float
+) -> None:
+    """O01: losses [2, 4] on one rank, six times 1 on the other; gradients as in one process."""
+    losses = torch.tensor([0, 0, 2, 4, 0, 0, 1, 1, 1, 1, 1, 1.0])
+    made = rows(23, [4, 8])
+    sequences = made.sequences.with_columns(trained=torch.tensor([2, 6]))
+    kept = {name: made.columns[name] for name in ("token", "position", "action")}
+    for store in two.stores:
+        store.put(Batch.of(sequences, {**kept, "trained": made.columns["action"]}))
+    two.run(two.one.score(sequences, ("old",)))
+    now = two.stores[1].get(sequences.ids, ["old"])["old"]
+    for store in two.stores:
+        store.extend(sequences.ids, {"reference": now - losses})
+    term = Term(name="kl", loss=kl_loss("k1"), mode=mode, constant=constant)
+    objective = Objective(terms=(term,))
+    for engine in (two.ranks, two.one):
+        found = values(two.run(engine.accumulate(objective.weigh(sequences), objective)))
+        assert found["loss/kl"] == pytest.approx(wanted, abs=1e-5)
+        two.run(engine.step())
+    two.drop(sequences)
+    two.require_equal()
 
 
 @pytest.mark.parametrize("name", ["dpo", "kto"])

@@ -141,6 +141,31 @@ def test_bf16_copies_are_as_near_to_fp32_as_the_model_in_bf16(code: str) -> None
     assert float((ours - exact).abs().mean()) < 1.5 * float((theirs - exact).abs().mean())
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_all_layers_in_one_call_are_the_kernels_one_by_one(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit, prompts and single tokens, wherever the processor has products of its own."""
+    policy = policy_of(family)
+    spec = policy.spec
+    assert spec is not None
+    kernels = load_kernels(head_dim=spec.head_dim, group=spec.group)
+    if kernels.pack(torch.zeros(2, 2, dtype=torch.bfloat16)) is None:
+        pytest.skip("this processor's own library multiplies as fast")
+    args = (spec, policy.weight, kernels)
+    settings = {"mode": WeightsMode.PACKED, "dtype": torch.bfloat16}
+    at_once = LlamaDecoder(*args, **settings)  # type: ignore[arg-type]
+    monkeypatch.setattr("hexpo.adapters.models.decode.llama.addresses_of", lambda layers: None)
+    one_by_one = LlamaDecoder(*args, **settings)  # type: ignore[arg-type]
+    lanes = [(decoder, decoder.open(), decoder.open()) for decoder in (at_once, one_by_one)]
+    for feeds in (([3, 5, *range(40)], [7]), ([8], [9]), ([4, 4], [2])):
+        one, other = (
+            decoder.feed([Feed(lane, ids) for lane, ids in zip(both, feeds, strict=True)])
+            for decoder, *both in lanes
+        )
+        assert torch.equal(one, other)
+
+
 def test_a_long_prompt_passes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory of a pass is bounded by rows, not by the prompt."""
     monkeypatch.setattr("hexpo.adapters.models.decode.llama.ROWS", 16)

@@ -63,6 +63,22 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(rows: int, half: int, seed:
 
 
 @packs
+@pytest.mark.parametrize("sizes", [(96, 48, 20), (20, 50), (7, 5, 8), (1,)])
+def test_weights_are_packed_one_after_the_other(sizes: tuple[int, ...]) -> None:
+    """The product is that of all of them in one, bit for bit, whether or not each fills panels."""
+    weights = [normal(seed, size, 12) for seed, size in enumerate(sizes)]
+    x, grad = normal(8, 9, 12), normal(9, 9, sum(sizes))
+    several, whole = NATIVE.pack(*weights), NATIVE.pack(torch.cat(weights))
+    assert several is not None
+    assert whole is not None
+    assert torch.equal(several.multiply(x), whole.multiply(x))
+    turned = NATIVE.pack(*weights, transposed=True)
+    assert (turned is None) == bool(sum(sizes) % 2)
+    if turned is not None:
+        assert_rounded_once(turned.multiply(grad), grad.double() @ torch.cat(weights).double())
+
+
+@packs
 def test_what_the_layout_cannot_hold_is_left_to_the_library() -> None:
     """An odd number of entries, another type, a matrix that is no whole table."""
     assert NATIVE.pack(normal(0, 4, 7)) is None

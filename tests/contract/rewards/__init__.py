@@ -1,0 +1,1 @@
+"""What every reward promises, and what a pool of grader processes does about bad samples."""
