@@ -125,10 +125,10 @@ def cached_attention(
 ) -> Tensor:
     """See `Kernels.cached_attention`; here `qkv_RW` stays as it is."""
     kv_heads, head_dim = keys.shape[1:3]
-    qkv_RWD = qkv_RW.view(len(qkv_RW), -1, head_dim).float()
+    qkv_RWD = qkv_RW.view(len(qkv_RW), -1, head_dim)
     queries = qkv_RWD.shape[1] - 2 * kv_heads
     q_RQD, k_RKD, v_RKD = torch.split(qkv_RWD, [queries, kv_heads, kv_heads], 1)
-    q_RQD = _turned(q_RQD, q_norm_D, places, eps).mul_(head_dim**-0.5)
+    q_RQD = _turned(q_RQD, q_norm_D, places, eps).float().mul_(head_dim**-0.5)
     _write(_turned(k_RKD, k_norm_D, places, eps), v_RKD, keys, values, places)
     if places.alone:
         return _attend_alone(q_RQD, keys, values, places).to(qkv_RW.dtype).view(len(q_RQD), -1)
@@ -144,11 +144,13 @@ def cached_attention(
 
 
 def _turned(x_RWD: Tensor, norm_D: Tensor | None, places: Places, eps: float) -> Tensor:
-    """Heads, normalised where a weight is given, and rotated; a new tensor."""
+    """Heads, normalised where a weight is given, and rotated; a new tensor. Rounded to their dtype
+    after each, as the kernel does."""
     if norm_D is not None:
         x_RWD = rms_norm_rstd(x_RWD.flatten(0, 1), norm_D, eps)[0].view(x_RWD.shape)
-    own, other = places.turns
-    return (x_RWD * own).addcmul_(x_RWD.roll(x_RWD.shape[-1] // 2, -1), other)
+    (own, other), x = places.turns, x_RWD.float()
+    turned = (x * own).addcmul_(x.roll(x.shape[-1] // 2, -1), other)
+    return turned.to(x_RWD.dtype)
 
 
 def _write(k_RKD: Tensor, v_RKD: Tensor, keys: Tensor, values: Tensor, places: Places) -> None:
