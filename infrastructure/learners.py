@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any
 
 from hexpo.adapters.models.loading import load_policy
 from hexpo.adapters.models.policy import Policy
@@ -22,11 +24,9 @@ from hexpo.domain.errors import ConfigurationError
 from hexpo.domain.estimators import Estimator
 from hexpo.domain.moving import Moving
 from hexpo.domain.objective import Objective
-from hexpo.infrastructure import find
 from hexpo.infrastructure.config.algorithm import critic_objective, updates
 from hexpo.infrastructure.config.capabilities import REFERENCE
 from hexpo.infrastructure.config.correction import shaping_of
-from hexpo.infrastructure.config.load import refuse
 from hexpo.infrastructure.config.model import shape_of
 from hexpo.infrastructure.config.schema import (
     FurtherModel,
@@ -34,13 +34,12 @@ from hexpo.infrastructure.config.schema import (
     RunConfig,
     further_model,
 )
-from hexpo.infrastructure.config.served import is_served
+from hexpo.infrastructure.config.served import is_served, port_of
 from hexpo.infrastructure.config.streaming import streams
-from hexpo.infrastructure.config.structure import structure
 from hexpo.infrastructure.config.teachers import routing_of, teachers_of
 from hexpo.infrastructure.find import closest
 from hexpo.infrastructure.opened import Opened
-from hexpo.infrastructure.parts import make
+from hexpo.infrastructure.parts import configured, make
 
 
 def columns_read(
@@ -129,10 +128,7 @@ def _teacher(
     platform: Platform,
 ) -> Teacher:
     require_same_ids(config, model, tokenizer)
-    module = find.adapter("training", model.backend)
-    of, problems = structure(model.options, module.Config, at="models options")
-    if of is None:
-        raise refuse(problems)
+    module, of = _adapter(model)
     teacher: Teacher = module.build_frozen(
         of,
         policy=_load(config, model, platform),
@@ -146,10 +142,7 @@ def _teacher(
 def _served(
     config: RunConfig, model: FurtherModel, store: RowStore, engine: RemoteRollout
 ) -> Teacher:
-    module = find.adapter("rollout", model.backend)
-    of, problems = structure(model.options, module.Config, at="models options")
-    if of is None:
-        raise refuse(problems)
+    module, of = _adapter(model)
     teacher: Teacher = module.ServedScorer(
         engine,
         store=store,
@@ -160,6 +153,11 @@ def _served(
         vocabulary=shape_of(config.model.path).vocabulary,
     )
     return teacher
+
+
+def _adapter(model: FurtherModel) -> tuple[ModuleType, Any]:
+    """Who runs the model, and its settings."""
+    return configured(port_of(model), model.backend, model.options, at="models options")
 
 
 def require_same_ids(config: RunConfig, model: FurtherModel, tokenizer: Tokenizer) -> None:

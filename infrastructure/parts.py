@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import attrs
@@ -56,19 +57,30 @@ from hexpo.infrastructure.runs import CHECKPOINTS
 log = logging.getLogger(__name__)
 
 
+def configured(
+    port: str, kind: str, options: Mapping[str, Any], *, at: str = ""
+) -> tuple[ModuleType, Any]:
+    """One adapter, and its `Config` from `options`; None where it takes none.
+
+    Args: at: where the options stand, for messages.
+    Raises: ConfigurationError: the options do not fit.
+    """
+    module, of = find.adapter(port, kind), find.config_type(port, kind)
+    if of is None:
+        return module, None
+    config, problems = structure(options, of, at=at or f"{port}/{kind} options")
+    if config is None:
+        raise refuse(problems)
+    return module, config
+
+
 def make(port: str, kind: str, options: Mapping[str, Any], **runtime: Any) -> Any:
     """Build one adapter: its `Config` from `options`, and what only a run knows by name.
 
     Raises: ConfigurationError: the options do not fit. Whatever the adapter's `build` raises.
     """
-    module = find.adapter(port, kind)
-    of = find.config_type(port, kind)
-    if of is None:
-        return module.build(**runtime)
-    config, problems = structure(options, of, at=f"{port}/{kind} options")
-    if config is None:
-        raise refuse(problems)
-    return module.build(config, **runtime)
+    module, config = configured(port, kind, options)
+    return module.build(**runtime) if config is None else module.build(config, **runtime)
 
 
 def make_platform(config: RunConfig) -> Platform:

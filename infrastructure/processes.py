@@ -18,12 +18,10 @@ from hexpo.application.ports.platform import Platform
 from hexpo.application.ports.store import RowStore
 from hexpo.application.ports.tokenizer import Tokenizer
 from hexpo.domain.errors import IllegalTransition
-from hexpo.infrastructure import engines, find, learners, parts, serve
+from hexpo.infrastructure import engines, learners, parts, serve
 from hexpo.infrastructure.config.algorithm import updates
-from hexpo.infrastructure.config.load import refuse
 from hexpo.infrastructure.config.schema import RunConfig
 from hexpo.infrastructure.config.sharing import is_one_process, takes_turns, transfer_of
-from hexpo.infrastructure.config.structure import structure
 from hexpo.infrastructure.config.teachers import served_teachers
 from hexpo.infrastructure.opened import Opened
 
@@ -113,19 +111,22 @@ class Processes:
         wanted = self.teacher_specs() if served else []
         if not self._is_started:
             self._is_started = True
-            self._cluster = self._opened.keep(make_cluster(config, self._folder))
-            await self._start_ranks(self._cluster)
+            await self._start_ranks(self._reached())
             wanted = [*(self.replica_specs() if answering else ()), *wanted]
         if not wanted:
             return
-        if self._cluster is None:
-            self._cluster = self._opened.keep(make_cluster(config, self._folder))
         others = len(wanted) - len(served)
         log.info("starting %d rollout replicas and %d served teachers", others, len(served))
-        started = [await connect(process) for process in await self._cluster.start(wanted)]
+        started = [await connect(process) for process in await self._reached().start(wanted)]
         self._replicas |= {replica.name: replica for replica in started[:others]}
         teachers = [self._opened.keep(teacher) for teacher in started[others:]]
         self._teachers |= zip(served, teachers, strict=True)
+
+    def _reached(self) -> Cluster:
+        """The run's cluster, made when it is first wanted."""
+        if self._cluster is None:
+            self._cluster = self._opened.keep(make_cluster(self._config, self._folder))
+        return self._cluster
 
     async def _start_ranks(self, cluster: Cluster) -> None:
         if self._config.training.ranks == 1:
@@ -195,11 +196,10 @@ class Processes:
     def launch(self) -> Launch:
         """What every rank runs. Raises ConfigurationError: the backend's options do not fit."""
         config = self._config
-        module = find.adapter("training", config.training.backend)
         options = engines.training_options(config, self._columns())
-        settings, problems = structure(options, module.Config, at="training.options")
-        if settings is None:
-            raise refuse(problems)
+        module, settings = parts.configured(
+            "training", config.training.backend, options, at="training.options"
+        )
         model = module.Model(
             config=settings,
             path=config.model.path,

@@ -102,14 +102,7 @@ def devices_of(engine: str, options: Mapping[str, Any]) -> int:
 
 def _engine(engine: str, options: Mapping[str, Any]) -> tuple[ModuleType, Any]:
     """A rollout adapter and its settings; None where it takes none."""
-    module = find.adapter("rollout", engine)
-    of = getattr(module, "Config", None)
-    if of is None:
-        return module, None
-    settings, problems = structure(options, of, at=f"{engine} options")
-    if settings is None:
-        raise refuse(problems)
-    return module, settings
+    return parts.configured("rollout", engine, options, at=f"{engine} options")
 
 
 async def rollout_replica(value: Mapping[str, Any], context: Context) -> RolloutService:
@@ -185,10 +178,8 @@ class _Offered:
         naming = getattr(module, "readers", None)
         if naming is None:
             return (self._name,)
-        config, problems = structure(self._config.rollout.options, module.Config)
-        if config is None:
-            raise refuse(problems)
-        return tuple(naming(config, self._name))
+        _, settings = _engine(self._config.rollout.engine, self._config.rollout.options)
+        return tuple(naming(settings, self._name))
 
     def _receiver(self) -> str:
         """The module whose `build_receiver` reads the transfer."""

@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 import pytest
 import torch
+from tests.tiny import llama
 from torch import Tensor
 
 from hexpo.adapters.models.policy import Policy, Precision
@@ -47,23 +48,17 @@ class Letters:
 
 def embedded(**overrides: Any) -> Bench:
     """The embedded engine on a random Llama of two layers; answers seldom end by themselves."""
-    import transformers
-
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
+    module = llama(
         vocab_size=VOCABULARY,
         hidden_size=64,
         intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
         max_position_embeddings=256,
         tie_word_embeddings=True,
         initializer_range=0.12,
+        pad_token_id=None,
         eos_token_id=END,
         **overrides,
-    )
-    module = transformers.LlamaForCausalLM(config).eval()
+    ).eval()
     policy = Policy(module, precision=Precision.FP32)
     engine = build(Config(slots=SLOTS), policy=policy, tokenizer=Letters())  # type: ignore[arg-type]
 

@@ -4,15 +4,13 @@ and a proxy, with every value encoded and decoded on its way."""
 from __future__ import annotations
 
 import asyncio
-import importlib.util
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import attrs
 import pytest
+from tests.contract.borrowed import borrowed, own_copy
 
 from hexpo.adapters.cluster.wire.codec import decode, encode
 from hexpo.adapters.cluster.wire.failures import revived
@@ -47,17 +45,7 @@ class InMemory:
         """Nothing runs."""
 
 
-def _suite() -> ModuleType:
-    path = Path(__file__).with_name("test_rollout.py")
-    spec = importlib.util.spec_from_file_location("suite_of_rollouts", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-SUITE = _suite()
+SUITE = own_copy(Path(__file__).with_name("test_rollout.py"))
 OWN = (
     "test_an_engine_that_fails_tells_every_waiter_why",  # a cause does not cross, its words do
     "test_lower_priority_numbers_are_served_first",  # calls arrive one after the other
@@ -75,25 +63,7 @@ def elsewhere() -> Any:
     return attrs.evolve(bench, engine=remote)
 
 
-def _cases() -> Iterator[Any]:
-    """Every test of the suite, with each set of its further parameters."""
-    for name, test in vars(SUITE).items():
-        marks = [mark for mark in getattr(test, "pytestmark", []) if mark.name == "parametrize"]
-        if not name.startswith("test_") or not any(m.args[0] == "open_bench" for m in marks):
-            continue
-        if name in OWN:
-            continue
-        others = [mark for mark in marks if mark.args[0] != "open_bench"]
-        for values in itertools.product(*(mark.args[1] for mark in others)):
-            given: dict[str, Any] = {}
-            for mark, value in zip(others, values, strict=True):
-                names = mark.args[0]
-                many = not isinstance(names, str)
-                given.update(zip(names, value, strict=True) if many else {names: value})
-            yield pytest.param(test, given, id=" ".join([name, *map(str, given.values())])[:110])
-
-
-@pytest.mark.parametrize(("test", "given"), list(_cases()))
+@pytest.mark.parametrize(("test", "given"), list(borrowed(SUITE, without=OWN.__contains__)))
 def test_a_rollout_behind_a_process_keeps_the_contract(
     test: Callable[..., None], given: dict[str, Any]
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from tests import tiny
 from torch import Tensor
 
 from hexpo.adapters.cluster import local
@@ -47,22 +48,17 @@ class Trainer:
 
 def llama() -> Any:
     """A random one whose heads have a size that vLLM has kernels for."""
-    import transformers
-
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
+    return tiny.llama(
         vocab_size=64,
         hidden_size=64,
         intermediate_size=96,
-        num_hidden_layers=2,
         num_attention_heads=2,
         num_key_value_heads=1,
         max_position_embeddings=128,
         tie_word_embeddings=True,
         initializer_range=0.12,
-        eos_token_id=2,
-    )
-    return transformers.LlamaForCausalLM(config).eval()
+        pad_token_id=None,
+    ).eval()
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
+import attrs
 
 from hexpo.adapters.rewards import math, python
 from hexpo.adapters.rewards.wire.reward import PooledReward
@@ -16,13 +16,11 @@ from hexpo.application.ports.reward import RewardFunction
 from hexpo.domain.trajectory import (
     Cause,
     Failed,
-    Message,
     Outcome,
-    Prompt,
     Scored,
-    StopReason,
     Trajectory,
 )
+from hexpo.entrypoints.testing.reward import answer
 
 GRADERS = Path(__file__).parents[2] / "data" / "rewards" / "graders.py"
 
@@ -31,21 +29,8 @@ def answered(
     text: str, truth: Any = None, *, failure: Failed | None = None, **extra: Any
 ) -> Trajectory:
     """A trajectory of one prompt token and three sampled ones."""
-    return Trajectory(
-        id=0,
-        group=0,
-        prompt=Prompt(
-            id="row", messages=(Message("user", "?"),), truth=truth, source="set", extra=extra
-        ),
-        tokens=torch.tensor([1, 2, 3, 4]),
-        prompt_length=1,
-        action=torch.tensor([False, True, True, True]),
-        behaviour=torch.zeros(4),
-        version=torch.zeros(4, dtype=torch.int64),
-        stop=StopReason.STOP,
-        text=text,
-        failure=failure,
-    )
+    row = answer(text, truth=truth, **extra)
+    return attrs.evolve(row, prompt=attrs.evolve(row.prompt, source="set"), failure=failure)
 
 
 def graded(reward: RewardFunction, *batches: Sequence[Trajectory]) -> list[Sequence[Outcome]]:

@@ -6,12 +6,13 @@ import asyncio
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import attrs
 import pytest
 import torch
+from tests.contract.borrowed import own_copy
+from tests.tiny import llama
 from torch import Tensor
 
 from hexpo.adapters.rollout.vllm import Config, VllmEngine, capabilities
@@ -39,18 +40,9 @@ needs_vllm = pytest.mark.skipif(
 )
 
 
-def _module(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem + "_for_vllm", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 TESTS = Path(__file__).parents[2]
-SUITE = _module(TESTS / "contract" / "test_rollout.py")
-FAKE = _module(TESTS / "adapters" / "rollout" / "vllm_fake.py")
+SUITE = own_copy(TESTS / "contract" / "test_rollout.py")
+FAKE = own_copy(TESTS / "adapters" / "rollout" / "vllm_fake.py")
 
 
 async def started(engine: Any, one: Request) -> asyncio.Task[Generation]:
@@ -103,22 +95,18 @@ class Model:
 
 
 def make_model(folder: Path) -> Model:
-    import transformers
-
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
+    module = llama(
         vocab_size=SUITE.VOCABULARY,
         hidden_size=64,
         intermediate_size=96,
-        num_hidden_layers=2,
         num_attention_heads=2,
         num_key_value_heads=1,
         max_position_embeddings=256,
         tie_word_embeddings=True,
         initializer_range=0.12,
+        pad_token_id=None,
         eos_token_id=SUITE.END,
-    )
-    module = transformers.LlamaForCausalLM(config).eval()
+    ).eval()
     module.save_pretrained(folder)
     return Model(module, folder)
 

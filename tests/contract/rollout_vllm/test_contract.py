@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.contract.borrowed import borrowed
 from tests.contract.rollout_vllm.bench import (
     MARKS,
     SUITE,
@@ -30,28 +30,14 @@ EXCEPT = (
 )
 
 
-def _cases() -> Iterator[Any]:
-    """Every test of the suite, with each set of its further parameters."""
-    for name, test in vars(SUITE).items():
-        marks = [mark for mark in getattr(test, "pytestmark", []) if mark.name == "parametrize"]
-        if not name.startswith("test_") or not any(m.args[0] == "open_bench" for m in marks):
-            continue
-        if any(part in name for part in EXCEPT):
-            continue
-        others = [mark for mark in marks if mark.args[0] != "open_bench"]
-        for values in itertools.product(*(mark.args[1] for mark in others)):
-            given: dict[str, Any] = {}
-            for mark, value in zip(others, values, strict=True):
-                names = mark.args[0]
-                many = not isinstance(names, str)
-                given.update(zip(names, value, strict=True) if many else {names: value})
-            filters = given.get("filters", {})
-            if "min_p" in filters and "top_p" in filters:
-                continue  # refused: vLLM's order of these two is another one
-            yield pytest.param(test, given, id=" ".join([name, *map(str, given.values())])[:110])
+def _is_mixed(given: Mapping[str, Any]) -> bool:
+    """Refused: vLLM's order of these two filters is another one."""
+    return {"min_p", "top_p"} <= given.get("filters", {}).keys()
 
 
-CASES = list(_cases())
+CASES = list(
+    borrowed(SUITE, without=lambda name: any(part in name for part in EXCEPT), refused=_is_mixed)
+)
 
 
 @pytest.mark.parametrize(("test", "given"), CASES)
