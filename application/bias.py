@@ -37,8 +37,8 @@ class Bias:
             self._stale.append(seconds)
 
     def metrics(self) -> Metrics:
-        """Since the last call: `bias/passed`, older groups still alive, a trained group: 0 where
-        nobody is favoured; and those of `selection_bias`."""
+        """Since the last call: `bias/passed`, the mean number of older, still alive groups that a
+        trained group passed (0: nobody was favoured), and the metrics of `selection_bias`."""
         trained, self._trained = self._trained, []
         stale, self._stale = self._stale, []
         passed, self._passed = self._passed, 0

@@ -1,4 +1,4 @@
-"""A transfer that is tried again without whoever broke it."""
+"""A weight transfer that is tried again, without the replica whose failure broke it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import attrs
 
 from hexpo.application.ports.transfer import WeightTransfer
 from hexpo.application.replicas import Replicas
+from hexpo.application.tasks import apart
 from hexpo.domain.errors import EngineFailed
 from hexpo.domain.metrics import Metrics, merge, total
 
@@ -31,7 +32,7 @@ class Delivery:
         while True:
             fenced = len(self.replicas.fenced)
             try:
-                moved = await self.transfer_once.transfer(version)
+                moved = await apart(self.transfer_once.transfer(version))
             except EngineFailed as error:
                 helped = len(self.replicas.fenced) > fenced or not earlier
                 if not helped or len(earlier) >= self.further:

@@ -1,4 +1,4 @@
-"""Sends requests to replicas until they are answered, whoever fails on the way."""
+"""Sends each request to a replica, and on to another one where that replica fails."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from hexpo.application.ports.prompts import PromptSource
 from hexpo.application.ports.rollout import RolloutEngine
 from hexpo.application.ports.tracker import Sample, Tracker
 from hexpo.application.samples import sample_of
-from hexpo.application.tasks import first_failure
+from hexpo.application.tasks import apart, first_failure
 from hexpo.domain.errors import DataError, EngineFailed, NotEnough, WrongValue
 from hexpo.domain.evaluation import Answer, Report, evaluate
 from hexpo.domain.metrics import Metrics, latest, merge
@@ -110,7 +110,7 @@ class Evaluator:
             raise WrongValue(f"evaluation {self.name!r} was built with no replicas to lease")
         for left in reversed(range(chosen.tries)):
             try:
-                return await self._on_lease(chosen)
+                return await apart(self._on_lease(chosen))
             except NotEnough as reason:
                 log.warning("evaluation %r is left out: %s", self.name, reason)
                 return None

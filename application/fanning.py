@@ -1,4 +1,4 @@
-"""One call to several replicas, side by side and within a bound."""
+"""The same call to several replicas at once, with a time bound; who fails is fenced."""
 
 from __future__ import annotations
 

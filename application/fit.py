@@ -132,7 +132,9 @@ class Fit:
         counted = _counts(batch, units)
         if self._reference_point is not None:
             with watch("score"):
-                batch, point = await self._reference_point.added(batch, units)
+                batch, point = await self._reference_point.added(
+                    batch, units, updates=self._learner.updates
+                )
             counted = {**counted, **point}
         learnt = await self._learner.fit(batch, watch)
         self._progress = attrs.evolve(

@@ -32,7 +32,7 @@ from hexpo.domain.schedule.flow import (
 
 
 class _Ranked(Protocol):
-    """Lower begins first. Told apart by identity."""
+    """A waiting request and its rank: the lowest begins first. Two are equal only if identical."""
 
     def __lt__(self, other: Any, /) -> bool: ...
 

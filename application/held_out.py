@@ -8,11 +8,12 @@ import attrs
 import torch
 from torch import Tensor
 
+from hexpo.application.learning import cut
 from hexpo.application.ports.scorer import Scorer
 from hexpo.application.ports.store import RowStore
 from hexpo.domain.batch import Batch
-from hexpo.domain.batch.examples import Unit, lay_out, mismatched
-from hexpo.domain.metrics import Metrics, latest, total
+from hexpo.domain.batch.examples import Example, Unit, lay_out, mismatched
+from hexpo.domain.metrics import Metrics, mean_of, total
 from hexpo.domain.objective import Objective
 from hexpo.domain.preference.kto import reference_point
 from hexpo.domain.ragged import row_sums
@@ -23,7 +24,7 @@ PRESENT: Mapping[str, str] = {"policy": "old", "prediction": "value", "entropy":
 
 @attrs.frozen(kw_only=True, eq=False)
 class Scoring:
-    """Asks scorers for columns of rows that are nobody's step."""
+    """Asks scorers for columns of rows that belong to no optimizer step."""
 
     store: RowStore
     scorers: Mapping[str, Scorer]
@@ -45,24 +46,43 @@ class Scoring:
 
 @attrs.frozen(kw_only=True, eq=False)
 class ReferencePoint:
-    """KTO's z: how far the policy is from the reference on prompts with another one's answer."""
+    """KTO's z: how far the policy is from the reference on prompts with another one's answer.
+
+    Each optimizer step has its own, of its rows alone. The log-probs are those from before the
+    first one, as for every statistic of a step, so that no split changes it.
+    """
 
     scoring: Scoring
 
-    async def added(self, batch: Batch, units: Sequence[Unit]) -> tuple[Batch, Metrics]:
-        """The batch with the column `reference_point`, of all its rows."""
-        others = mismatched([unit[0] for unit in units])
-        point = await self._point(lay_out([[one] for one in others])) if others else 0.0
-        rows = batch.sequences
-        held = rows.with_columns(reference_point=torch.full((len(rows),), point))
-        return Batch(held, batch.tokens), {"kto/reference_point": latest(point)}
+    async def added(
+        self, batch: Batch, units: Sequence[Unit], *, updates: int = 1
+    ) -> tuple[Batch, Metrics]:
+        """The batch with the column `reference_point`.
 
-    async def _point(self, batch: Batch) -> float:
-        found = await self.scoring.columns(batch, ["old", "reference", "action"])
-        answers_T = found["action"]
-        gained_T = (found["old"] - found["reference"])[answers_T]
-        owner_T = batch.owner[answers_T]
-        return reference_point(row_sums(gained_T, owner_T, rows=len(batch)))
+        Args: batch: `lay_out(units)`. updates: into how many optimizer steps `cut` cuts it.
+        """
+        rows = batch.sequences
+        steps = cut(rows, updates)
+        places = [torch.unique_consecutive(step["group"]).tolist() for step in steps]
+        others = [mismatched([units[place][0] for place in these]) for these in places]
+        points = [reference_point(gained_S) for gained_S in await self._gained(others)]
+        column_S = torch.cat(
+            [torch.full((len(step),), point) for step, point in zip(steps, points, strict=True)]
+        )
+        measured = mean_of(sum(points), len(points))
+        held = rows.with_columns(reference_point=column_S)
+        return Batch(held, batch.tokens), {"kto/reference_point": measured}
+
+    async def _gained(self, parts: Sequence[Sequence[Example]]) -> Sequence[Tensor]:
+        """(S,) nats for each part: sum(old - reference) of its examples' answers."""
+        batch = lay_out([[one] for part in parts for one in part])
+        gained_S = torch.zeros(0)
+        if len(batch):
+            found = await self.scoring.columns(batch, ["old", "reference", "action"])
+            answers_T = found["action"]
+            gained_T = (found["old"] - found["reference"])[answers_T]
+            gained_S = row_sums(gained_T, batch.owner[answers_T], rows=len(batch))
+        return torch.split(gained_S, [len(part) for part in parts])
 
 
 @attrs.frozen(kw_only=True, eq=False)

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 import torch
-from torch import Tensor
 
 from hexpo.application.ports.scorer import Scorer
 from hexpo.application.ports.store import RowStore
@@ -122,6 +121,11 @@ class Learner:
         """Who learns, by role: what a checkpoint holds."""
         return {name: role.engine for name, role in self._roles.items()}
 
+    @property
+    def updates(self) -> int:
+        """Optimizer steps that `cut` makes of a batch."""
+        return self._settings.updates
+
     async def add(self, lesson: Lesson, groups: Sequence[Group], watch: Stopwatch) -> None:
         """Train on some of a version's groups, as soon as they are there.
 
@@ -159,7 +163,7 @@ class Learner:
             with watch("score"):
                 parts = await self._score(rows)
             rows, estimated = await self._estimate(rows)
-            steps = [await self._choose(part) for part in _cut(rows, chosen.updates)]
+            steps = [await self._choose(part) for part in cut(rows, chosen.updates)]
             parts += [estimated, self._off_policy(rows), *map(self._counted, steps)]
             with watch("train"):
                 for _ in range(chosen.passes):
@@ -202,7 +206,7 @@ class Learner:
                 metrics.append(await self._roles[POLICY].engine.compute(rows, estimator))
                 rows = rows.without("advantage")  # that of the tokens counts
             else:
-                rows = rows.with_columns(advantage=_of_outcomes(estimator, rows))
+                rows = rows.with_columns(advantage=estimator.of_rows(rows))
         return rows, merge(metrics)
 
     async def _choose(self, step: Sequences) -> Sequences:
@@ -269,13 +273,6 @@ def _report(rows: Sequences) -> Metrics:
     return group_report(score_S=rows["score"], scored_S=rows["scored"], group_S=rows["group"])
 
 
-def _of_outcomes(estimator: Estimator, rows: Sequences) -> Tensor:
-    """(S,) float32 advantages of an outcome estimator."""
-    arguments = {f"{name}_S": rows[name] for name in estimator.needs.sequences}
-    made = estimator.function(**arguments, **estimator.options)
-    return (made if isinstance(made, Tensor) else made["advantage"]).float()
-
-
 def _loud(rows: Sequences, objective: Objective) -> Sequences:
     """The weighed rows without those that add nothing. One stays where all do: a step without a
     gradient is still a step, the optimizer's moments move."""
@@ -294,8 +291,9 @@ def _renamed(metrics: Metrics, role: str) -> dict[str, Measure]:
     }
 
 
-def _cut(rows: Sequences, parts: int) -> list[Sequences]:
-    """Parts of whole groups, sizes differing by at most one group, in order; none without one."""
+def cut(rows: Sequences, parts: int) -> list[Sequences]:
+    """The rows of each optimizer step: whole groups in order, sizes differing by at most one group,
+    none without one."""
     groups = torch.unique_consecutive(rows["group"])
     chunks = torch.tensor_split(groups, max(1, min(parts, len(groups))))
     return [rows.select(torch.isin(rows["group"], chunk)) for chunk in chunks]

@@ -1,4 +1,4 @@
-"""Some replicas for oneself, at one version, while all others go on."""
+"""Replicas that are set aside at one policy version, for an evaluation, while the others go on."""
 
 from __future__ import annotations
 

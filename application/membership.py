@@ -1,4 +1,4 @@
-"""One replica among several: what it does, what it holds, and where its time goes."""
+"""What is known of one replica among several: its standing, its requests, its use of time."""
 
 from __future__ import annotations
 

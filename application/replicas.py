@@ -252,6 +252,9 @@ class Replicas:
         ended = EngineFailed("the rollout replicas are closed")
         for desk in (self._desk, *self._leases):
             desk.fail(ended)
+        if self._paused is not None:  # an update that broke off: whoever waits for its end learns
+            self._paused = None
+            self._turn.release()
         for errand in self._errands:
             errand.cancel()
         async with asyncio.TaskGroup() as tasks:

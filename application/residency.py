@@ -1,4 +1,4 @@
-"""Who is on the devices: the only caller of offload, onload, sleep and wake."""
+"""Moves models on and off shared devices: the only caller of offload, onload, sleep and wake."""
 
 from __future__ import annotations
 

@@ -68,6 +68,11 @@ class FlatJudge:
         return None if max(scores) - min(scores) > self.least else Reason.FILTERED
 
 
+REFILLS = 64
+"""Groups that one batch may drop and replace, unless told otherwise; a run allows as many as its
+batch has, where that is more."""
+
+
 class Rollouts:
     """Admits prompts while the gate allows, plays them, and hands finished groups over."""
 
@@ -79,7 +84,7 @@ class Rollouts:
         *,
         samples: int,
         judge: Callable[[Group], Reason | None] = unscored,
-        refill_budget: int = 64,
+        refill_budget: int = REFILLS,
         filter_budget: int = 0,
         curriculum: Curriculum | None = None,
     ) -> None:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
 
 def first_failure(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """The earliest real error inside a task group's report; its siblings stay attached to it as
@@ -12,6 +18,23 @@ def first_failure(group: BaseExceptionGroup[BaseException]) -> BaseException:
         if repr(other) != repr(first):
             first.add_note(f"also failed: {type(other).__name__}: {other}")
     return first
+
+
+async def apart(work: Coroutine[Any, Any, Result]) -> Result:
+    """Do it in a task of its own and wait for its end. Whoever tries again after a failure calls
+    this: a task group in which a task fails while the group is cancelled raises the failure alone,
+    and the cancellation would be lost.
+
+    Raises: what the work raises; CancelledError: the caller was cancelled, and the work has ended.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({task})
+    except asyncio.CancelledError:
+        task.cancel()
+        await asyncio.wait({task})
+        raise
+    return task.result()
 
 
 def _leaves(error: BaseException) -> list[BaseException]:

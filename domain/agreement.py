@@ -1,4 +1,4 @@
-"""Do trainer and rollout engine agree? A term that pulls at nothing and measures it (C1)."""
+"""Do trainer and rollout engine agree? A term without a gradient that measures it (C1)."""
 
 from __future__ import annotations
 

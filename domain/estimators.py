@@ -8,6 +8,8 @@ from typing import Any
 import attrs
 from torch import Tensor
 
+from hexpo.domain.batch import Sequences
+from hexpo.domain.errors import WrongBatch
 from hexpo.domain.signature import Needs, needs_of
 
 
@@ -35,3 +37,19 @@ class Estimator:
     def per_token(self) -> bool:
         """Whether it reads tokens, so that it must run where the rows lie."""
         return bool(self.needs.tokens)
+
+    def of_rows(self, rows: Sequences) -> Tensor:
+        """(S,) float32 advantages of an outcome estimator.
+
+        Raises: WrongBatch: the function gave another shape; names it.
+        """
+        arguments = {f"{name}_S": rows[name] for name in self.needs.sequences}
+        made = self.function(**arguments, **self.options)
+        advantages = made if isinstance(made, Tensor) else made["advantage"]
+        if advantages.shape != (len(rows),):
+            name = getattr(self.function, "__qualname__", None) or repr(self.function)
+            raise WrongBatch(
+                f"advantage estimator {name} returned {tuple(advantages.shape)} for {len(rows)}"
+                " rows: return one number a row, (S,); one a token needs a _T parameter"
+            )
+        return advantages.float()

@@ -1,4 +1,4 @@
-"""A function that reads other columns than those it is written for."""
+"""A function that reads other columns than those that its parameters name."""
 
 from __future__ import annotations
 

@@ -33,10 +33,15 @@ def needs_of(function: Callable[..., Any]) -> Needs:
     """Read a function's needs. Raises WrongValue for positional or variadic parameters."""
     tokens, sequences, options = [], [], {}
     for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL):
+            raise WrongValue(
+                f"{_place(function)}: parameter {name!r} must be keyword-only and have a name:"
+                " columns are read from the signature; name each one, like score_S or policy_T"
+            )
         if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
             raise WrongValue(
-                f"{function.__module__}.{function.__qualname__}: parameter {name!r} must be"
-                " keyword-only, so that no two columns can be swapped; put a * before it"
+                f"{_place(function)}: parameter {name!r} must be keyword-only, so that no two"
+                " columns can be swapped; put a * before the first"
             )
         if name.endswith("_T"):
             tokens.append(name.removesuffix("_T"))
@@ -45,3 +50,7 @@ def needs_of(function: Callable[..., Any]) -> Needs:
         else:
             options[name] = parameter.default
     return Needs(tuple(tokens), tuple(sequences), options)
+
+
+def _place(function: Callable[..., Any]) -> str:
+    return f"{function.__module__}.{getattr(function, '__qualname__', type(function).__name__)}"

@@ -38,7 +38,8 @@ class Loss:
 
 @attrs.frozen(kw_only=True)
 class Factor:
-    """What multiplies a term's numerator, and never its denominator: a constant of the step.
+    """Multiplies each token's part of a term, but not the term's denominator. No gradient flows
+    through it.
 
     Importance weights (`correction`) and gates that read the current policy (`masks`).
     """
@@ -56,7 +57,7 @@ class Factor:
 
 @attrs.frozen(kw_only=True)
 class Split:
-    """Whose tokens a term's metrics are reported for apart: those of each teacher."""
+    """Reports a term's metrics for parts of its tokens too, such as those of each teacher."""
 
     column: str
     """Int64 token column; n at a token of the n-th of `names`."""
@@ -106,7 +107,8 @@ class Term:
 def evaluated(
     term: Term, columns: Mapping[str, Tensor], sequences: Sequences, weights_S: Tensor
 ) -> tuple[Tensor | None, dict[str, Measure]]:
-    """One term's weighted sum without its coefficient, and its metrics; no sum without one."""
+    """A term's weighted sum, before its coefficient, and its metrics. The sum is None where the
+    coefficient is 0: such a term is only measured."""
     keep_T = columns[term.mask]
     owner_T = columns["owner"][keep_T]
     arguments = _arguments(term, term.loss.needs, columns, sequences, keep_T)

@@ -35,6 +35,7 @@ from hexpo.domain.errors import (
 )
 from hexpo.infrastructure import runs
 from hexpo.infrastructure.config import check, fitting
+from hexpo.infrastructure.config.given_reward import with_reward
 from hexpo.infrastructure.config.load import Resolved, load, write
 from hexpo.infrastructure.config.schema import RunConfig
 from hexpo.infrastructure.config.structure import plain
@@ -52,12 +53,22 @@ TO_MEND = (ConfigurationError, DataError, MissingExtra, ModelError, RewardUnavai
 Source = RunConfig | Path | str | Mapping[str, Any]
 """A typed configuration, a YAML file, or its content."""
 
+Reward = RewardFunction | Callable[..., object]
+"""A grader, or a function of the kind that a configuration names."""
+
 
 class Run:
     """One run: its configuration, its container, and what can be done with it."""
 
-    def __init__(self, resolved: Resolved, folder: Path, *, console: object = None) -> None:
-        self.resolved = resolved
+    def __init__(
+        self,
+        resolved: Resolved,
+        folder: Path,
+        *,
+        console: object = None,
+        is_folder_new: bool = False,
+    ) -> None:
+        self.resolved, self._is_folder_new = resolved, is_folder_new
         self.folder = folder
         self.container: Container = container_of(resolved.config, folder, console=console)
         self._stop_asked = self._is_used = False
@@ -180,7 +191,7 @@ class Run:
             report: EvaluationReport = await evaluator.run(self.container.tracker())
             return report
         finally:
-            await self.container.opened().close()
+            await self.close()
 
     async def export_async(self, folder: Path) -> int:
         """Write the newest checkpoint as a Hugging Face folder; returns its step.
@@ -197,7 +208,7 @@ class Run:
                 checkpoints=self.container.checkpoints(),
             )
         finally:
-            await self.container.opened().close()
+            await self.close()
 
     async def open_conversation(self) -> Conversation:
         """Load the newest checkpoint and start a dialogue. Call `close` in the end."""
@@ -230,8 +241,10 @@ class Run:
             )
 
     async def close(self) -> None:
-        """Free what `open_conversation` made."""
+        """Free what `open_conversation` made. A new run's folder that stayed empty goes."""
         await self.container.opened().close()
+        if self._is_folder_new:
+            runs.discard_empty(self.folder)
 
     def _prepare_folder(self) -> None:
         runs.require_free(self.folder)
@@ -283,7 +296,7 @@ def build(
     folder: Path | str | None = None,
     console: object = None,
     fits: bool | None = None,
-    reward: RewardFunction | None = None,
+    reward: Reward | None = None,
     rollout: RolloutEngine | None = None,
 ) -> Run:
     """A run that is ready to train or fit: resolved, checked, and composed; nothing is loaded.
@@ -292,17 +305,21 @@ def build(
         folder: the run's folder; None makes a new one below `run.folder`.
         console: a rich console for what shows progress.
         fits: refuse a configuration that is none of `fit` (or, false, one that is).
-        reward: the application's own grader, which need not be configured then.
+        reward: the application's own grader, which need not be configured then: a function of a
+            module that can be imported, or an object with `grade` and `close`.
         rollout: the application's own engine. Any other part: `run.container.<part>.override`.
     Raises: ConfigurationError: every conflict at once.
     """
+    if reward is not None and not hasattr(reward, "grade"):
+        source = plain(config) if isinstance(config, RunConfig) else config
+        config, reward = with_reward(source, reward), None
     resolved = resolve(config, *overrides)
     if fits is not None:
         require_use(resolved.config, fits=fits)
     check.require_sound(resolved.config, brings_reward=reward is not None)
     section = resolved.config.run
     home = Path(folder) if folder else runs.create(Path(section.folder), section.name)
-    run = Run(resolved, home, console=console)
+    run = Run(resolved, home, console=console, is_folder_new=not folder)
     if reward is not None:
         run.container.reward.override(reward)
     if rollout is not None:
@@ -315,7 +332,7 @@ def resume(
     *overrides: str,
     parent: Path | str = "runs",
     console: object = None,
-    reward: RewardFunction | None = None,
+    reward: Reward | None = None,
     rollout: RolloutEngine | None = None,
 ) -> Run:
     """A run that goes on in its own folder, from its newest checkpoint.

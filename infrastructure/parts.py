@@ -31,7 +31,7 @@ from hexpo.application.ports.tracker import Tracker
 from hexpo.application.ports.transfer import Update, WeightTransfer
 from hexpo.application.replicas import Replicas
 from hexpo.application.residency import Residency
-from hexpo.application.rollouts import Rollouts, unscored
+from hexpo.application.rollouts import REFILLS, Rollouts, unscored
 from hexpo.application.schedule import Schedule, Side
 from hexpo.application.train import Trainer
 from hexpo.domain.estimators import Estimator
@@ -233,12 +233,14 @@ def make_greedy_agent(
 def make_rollouts(config: RunConfig, source: PromptSource, player: Player) -> Rollouts:
     """Keeps finished groups coming."""
     judge, budget = judge_of(config)
+    limits = admission_plan(config)
     return Rollouts(
         source,
         player,
-        open_gate(admission_plan(config)),
+        open_gate(limits),
         samples=config.rollout.samples,
         judge=judge or unscored,
+        refill_budget=max(REFILLS, limits.groups),
         filter_budget=budget,
         curriculum=curriculum_of(config, source),
     )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import attrs
 
 from hexpo.adapters.models.policy import Precision
+from hexpo.domain.aggregate import Mode
 from hexpo.domain.errors import HexpoError
+from hexpo.domain.objective import Proximal
 from hexpo.infrastructure.config.algorithm import (
     admission_plan,
     estimator_of,
@@ -120,8 +123,7 @@ def _fit_arithmetic(config: RunConfig) -> Iterator[Number]:
         f"longest conversation {longest:,}: data.max_prompt_tokens + rollout.max_new_tokens",
     )
     (term,) = objective_of(config).terms
-    formula = entry("policy loss", config.algorithm.loss.name).formula
-    yield Number("loss", config.algorithm.loss.name, f"{formula}; aggregated by {term.mode.value}")
+    yield _loss(config, term.mode)
 
 
 def _arithmetic(config: RunConfig) -> Iterator[Number]:
@@ -140,7 +142,11 @@ def _arithmetic(config: RunConfig) -> Iterator[Number]:
         f"{training.updates_per_batch} (of {n['sequences_per_update']:,} sequences each)"
         f" x {training.epochs_per_batch} passes over the batch",
     )
-    yield Number("optimizer steps of the run", f"{n['updates']:,}", f"x {config.run.steps:,} steps")
+    yield Number(
+        "optimizer steps of the run",
+        f"{n['updates']:,}",
+        f"{n['updates_per_step']:,} a batch x {config.run.steps:,} steps (a batch each)",
+    )
     yield Number(
         "tokens a step, at most",
         f"{n['tokens_per_step']:,}",
@@ -162,14 +168,34 @@ def _arithmetic(config: RunConfig) -> Iterator[Number]:
         or f"reads {', '.join(estimator.needs.sequences + estimator.needs.tokens)}",
     )
     mode = mode_of(chosen.loss, "policy loss", chosen.aggregation)
-    formula = entry("policy loss", chosen.loss.name).formula
-    yield Number("loss", chosen.loss.name, f"{formula}; aggregated by {mode.value}")
+    yield _loss(config, mode)
     objective = objective_of(config)
+    measured = [term.name for term in objective.terms if term.coefficient == 0]
     yield Number(
         "terms",
         " + ".join(f"{term.coefficient:g} {term.name}" for term in objective.terms),
-        f"counts are those of the whole optimizer step; old is {objective.proximal.value}",
+        "each has the denominator of the whole optimizer step"
+        + (f"; only measured, at coefficient 0: {', '.join(measured)}" if measured else ""),
     )
+    yield Number("old log-probs", objective.proximal.value, _OLD[objective.proximal])
+
+
+_OLD: Mapping[Proximal, str] = MappingProxyType(
+    {
+        Proximal.CURRENT: "those of the policy itself, no gradient: one optimizer step a batch",
+        Proximal.STORED: "scored once, before the first optimizer step of a batch",
+        Proximal.BEHAVIOUR: "those of the policy that sampled; no scoring pass",
+    }
+)
+"""What the ratio of a loss is taken against."""
+
+
+def _loss(config: RunConfig, mode: Mode) -> Number:
+    """Its formula, or what a user's function says of itself."""
+    name = config.algorithm.loss.name
+    found = entry("policy loss", name)
+    said = (found.formula or found.summary).rstrip(".;")
+    return Number("loss", name, "; ".join(filter(None, (said, f"aggregated by {mode.value}"))))
 
 
 def _memory(config: RunConfig) -> Iterator[Number]:

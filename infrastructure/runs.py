@@ -95,6 +95,12 @@ def discard_unused(folder: Path) -> None:
             shutil.rmtree(folder)
 
 
+def discard_empty(folder: Path) -> None:
+    """Remove a folder in which nothing lies."""
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
 def find(run: str | Path, *, parent: Path = Path("runs")) -> Path:
     """The folder of a run, by its path or by its name below `parent`.
 

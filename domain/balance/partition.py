@@ -125,8 +125,9 @@ def _exchange(shared: list[_Part], cost: list[float]) -> None:
 
 
 def _swap(heavy: _Part, light: _Part, excess: float, cost: list[float]) -> bool:
-    """Swap the two rows whose difference is nearest to half of what the parts differ by, or to
-    what the heavy one has over the mean, whichever is less; False where no swap helps."""
+    """Swap one row of each part, so that the heavy part loses about what it should; False where no
+    swap helps. It should lose half of the parts' difference, but no more than its excess over the
+    mean of all parts."""
     wanted = min((heavy.load - light.load) / 2, excess)
     theirs = sorted(light.items, key=cost.__getitem__)
     offered = [cost[place] for place in theirs]

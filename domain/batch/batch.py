@@ -111,7 +111,7 @@ def _slices(sizes: Sequence[int], rows: int) -> list[slice]:
 
 
 def _rows(column: Tensor, sizes: list[int], order: list[int]) -> Tensor:
-    """Tokens of rows, end to end: whole rows are copied, which an index of tokens is far from."""
+    """The tokens of some rows, end to end. Copying row by row is far faster than by token index."""
     if not order:
         return column[:0]
     rows = torch.split(column, sizes)

@@ -84,7 +84,7 @@ _COLUMNS = (
     _row("weights", torch.float64, (None,)),  # of one unit, for each term of the objective
     _row("advantage", torch.float32),  # of an outcome estimator; spread over the row's tokens
     _row("chosen", torch.bool),  # the better of its pair (group), or judged good
-    _row("reference_point", torch.float32),  # of KTO: one number of the step, in every row
+    _row("reference_point", torch.float32),  # of KTO: one number an optimizer step, in its rows
     # tokens: written when a trajectory is assembled
     _input("token", torch.int64),
     _input("position", torch.int64),

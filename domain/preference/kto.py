@@ -23,11 +23,11 @@ def kto(
     """Kahneman-Tversky optimisation, a term a row.
 
     desirable (1 - sigmoid(beta (x - z))) for a good row, undesirable (1 - sigmoid(beta (z - x)))
-    for a bad one, x = sum(policy - reference), z the step's reference point
+    for a bad one, x = sum(policy - reference), z the optimizer step's reference point
 
     Args: (T,) answer tokens, log-probs in nats, `policy_T` carries gradient; `owner_T` int64, the
             place of each token's row; chosen_S: (S,) bool, good rows. reference_point_S: (S,) z,
-            the same for all rows of the step, from `reference_point`.
+            the same for all rows of the optimizer step, from `reference_point`.
         beta: larger than 0. desirable, undesirable: weights of the two kinds, not negative.
     Returns: (S,). Raises: WrongColumn: axes disagree. WrongValue: an option is out of range.
     Source: Ethayarajh et al. 2024 (2402.01306), eq. 8.

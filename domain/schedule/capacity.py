@@ -52,14 +52,14 @@ def _capacity(groups: int, max_staleness: float, window: int | None) -> int:
 def plan(*, groups: int, max_staleness: float, window: int | None = 1) -> Plan:
     """A gate's numbers from what a user asks for.
 
-    B = floor((1 + K) P), lowered for a window so that floor((B + w - 2) / P) <= ceil(K). A broken
-    K therefore lowers the share of aged tokens; the bound on their age is ceil(K).
+    B = floor((1 + K) P), lowered for a window so that floor((B + w - 2) / P) <= ceil(K). With a
+    fractional K the bound on age is ceil(K), and fewer tokens reach it than with ceil(K) itself.
 
     Args: groups: P. max_staleness: K, in versions; 0 is on-policy.
-        window: 1 is order of submission; None is order of completion, where nothing but dropping
-            overdue groups at each publication keeps the bound.
-    Raises: WrongValue: a value outside its range, or a window for which no capacity of at least a
-        publication and a window is left; names the largest that fits.
+        window: 1 is order of submission; None is order of completion, where the bound holds only
+            because overdue groups are dropped at each publication.
+    Raises: WrongValue: a value outside its range, or a window so wide that nothing could be
+        generated ahead; names the largest that fits.
     """
     if groups < 1:
         raise WrongValue(f"a publication of {groups} groups trains nothing; ask for at least 1")
@@ -69,7 +69,7 @@ def plan(*, groups: int, max_staleness: float, window: int | None = 1) -> Plan:
         raise WrongValue(f"a window of {window} lets no group through; 1 is order of submission")
     capacity = _capacity(groups, max_staleness, window)
     ageing = _capacity(groups, max_staleness, None) > groups
-    if window is not None and ageing and capacity < max(groups, window):
+    if window is not None and ageing and capacity <= groups:
         largest = largest_window(groups=groups, max_staleness=max_staleness)
         raise WrongValue(
             f"a window of {window} groups cannot keep max_staleness {max_staleness} with {groups}"
@@ -79,11 +79,15 @@ def plan(*, groups: int, max_staleness: float, window: int | None = 1) -> Plan:
 
 
 def largest_window(*, groups: int, max_staleness: float) -> int:
-    """The widest window that `plan` accepts where any group may be aged at all.
+    """The widest window that `plan` accepts: one group more than a publication may be alive."""
+    return max(1, math.ceil(max_staleness)) * groups
 
-    It is the largest w with max(P, w) <= B(w).
+
+def balanced_window(*, groups: int, max_staleness: float) -> int:
+    """The window that is as wide as the groups that it leaves alive.
+
+    A narrower one lets fewer pass the oldest group; a wider one keeps fewer alive, so that tokens
+    are younger on average, under the same bound.
     """
-    window = 1
-    while _capacity(groups, max_staleness, window + 1) >= max(groups, window + 1):
-        window += 1
-    return window
+    versions = max(1, math.ceil(max_staleness)) + 1
+    return min(_capacity(groups, max_staleness, None), (versions * groups + 1) // 2)

@@ -113,15 +113,16 @@ class Turn:
 
 
 def arrive(flow: Flow) -> Flow:
-    """A request comes and waits. Those that come in one instant are let in together, by `admit`,
-    so that their rank counts and not their order. Raises IllegalTransition: closed."""
+    """A request comes and waits. Requests that arrive together are then let in by one `admit`, so
+    that their priority decides who begins first. Raises IllegalTransition: closed."""
     if flow.stage is Stage.CLOSED:
         raise IllegalTransition("a request arrived at an engine that is closed")
     return attrs.evolve(flow, waiting=flow.waiting + 1)
 
 
 def admit(flow: Flow) -> Turn:
-    """Let in whoever has room. What makes room lets them in by itself."""
+    """Let waiting requests begin, as far as there are free slots. Every other event that makes room
+    (`withdraw`, `end`, a resumption) does this by itself."""
     return _settled(flow)
 
 

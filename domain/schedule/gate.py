@@ -176,8 +176,8 @@ def settle(gate: Gate, number: int, end: End) -> Gate:
 def publish(gate: Gate, version: int, *, short: bool = False) -> Gate:
     """`version` is confirmed by every replica that is not fenced; its groups' slots are free.
 
-    Drop what `overdue` lists next: with full publications that is never anything but in order of
-    completion.
+    Drop what `overdue` lists afterwards. In order of submission, or within a window, it lists
+    nothing as long as publications are full; in order of completion it may.
 
     Args: short: fewer than a publication's groups were trained (the prompts ran out).
     Raises: IllegalTransition: not the next version, or an unannounced short publication.

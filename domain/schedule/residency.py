@@ -69,15 +69,16 @@ class Resident:
 
 @attrs.frozen(kw_only=True)
 class Moves:
-    """From one phase to another. What goes is gone before anything comes."""
+    """Models to move between two phases. All of `out` leave their devices before any of `into`
+    comes."""
 
     out: tuple[str, ...]
     into: tuple[str, ...]
 
 
 def present(residents: Sequence[Resident], phase: Phase) -> frozenset[str]:
-    """Names of those that are on their devices: all that the table has, and all that share their
-    group with nobody."""
+    """Names of the models that are on their devices in the phase: those that `TABLE` lists for it,
+    and those that have their device group to themselves."""
     tenants: dict[str, int] = {}
     for one in residents:
         tenants[one.group] = tenants.get(one.group, 0) + 1

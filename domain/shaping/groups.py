@@ -49,7 +49,7 @@ def has_spread(*, score_S: Tensor, scored_S: Tensor, group_S: Tensor, least: flo
 
 @attrs.frozen(kw_only=True)
 class Refill:
-    """How far a step is with filling the places of dropped groups.
+    """How many groups of a step have arrived, were filtered, and may still be asked for.
 
     The budget is of groups asked for beyond those wanted. When it is spent the step trains on
     what there is, and is counted as short by so many groups; it never waits for more.

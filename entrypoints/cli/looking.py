@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -93,12 +94,11 @@ def doctor() -> int:
     console.print(
         _table(
             "technologies",
-            ("adapter", "state", "version", "accepted", "why"),
+            ("adapter", "state", "accepted", "why"),
             (
                 (
                     found.technology.adapter,
                     found.status.value,
-                    found.version or "",
                     found.technology.accepted,
                     found.reason,
                 )
@@ -144,9 +144,9 @@ def algorithms(wanted: str | None) -> int:
         console.print(escape(f"{wanted} is a name of another library: {foreign[wanted].hint}"))
         return 0
     if not chosen:
-        raise ConfigurationError(
-            f"there is no algorithm or kind {wanted!r}; kinds: {', '.join(KINDS)}"
-        )
+        near = difflib.get_close_matches(str(wanted), [line.name for line in lines()], n=2)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"kinds: {', '.join(KINDS)}"
+        raise ConfigurationError(f"there is no algorithm or kind {wanted!r}; {hint}")
     for line in chosen:
         console.print(f"[bold]{escape(line.name)}[/]  [dim]{escape(line.kind)}[/]")
         options = ", ".join(f"{name}={value}" for name, value in line.options.items())
@@ -168,8 +168,10 @@ def algorithms(wanted: str | None) -> int:
 
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     table = Table(title=title, title_justify="left", show_header=any(columns))
-    for column in columns:
-        table.add_column(column, overflow="fold")
+    for place, column in enumerate(columns):
+        table.add_column(
+            column, overflow="fold", no_wrap=place == 0
+        )  # what a row is of stays whole
     for row in rows:
         table.add_row(*(escape(str(cell)) for cell in row))
     return table

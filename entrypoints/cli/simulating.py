@@ -44,7 +44,7 @@ def simulate(config: str, overrides: Sequence[str], asked: Asked) -> int:
     _show(console, offers, machine, work)
     best = fastest(offers)
     if len(offers) > 1:
-        console.print(f"fastest: [bold]{_name(best, machine)}[/]")
+        console.print(f"fastest: [bold]{_name(best, machine)}[/] (the freshest within 2 %)")
     _draw(asked.picture, offers, machine)
     console.print(f"picture: {asked.picture}")
     return 0
@@ -177,8 +177,10 @@ def _show(console: Console, offers: Sequence[Offer], machine: Machine, work: Wor
         f"{work.groups} prompts x {work.samples} answers a step, {lengths.mean():,.0f} tokens on"
         f" average, at most {lengths.longest:,}; {machine.gpus} devices"
     )
-    table = Table(title="forecast", title_justify="left", box=None, pad_edge=False)
-    for name in ("devices", "S", "order"):
+    table = Table(
+        title="forecast", title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0)
+    )
+    for name in ("G:T", "S", "order"):
         table.add_column(name, no_wrap=True)
     for name in _COLUMNS:
         table.add_column(name, justify="right")
@@ -186,17 +188,17 @@ def _show(console: Console, offers: Sequence[Offer], machine: Machine, work: Wor
         table.add_row(*_cells(one, machine))
     console.print(table)
     console.print(
-        "[dim]devices: G:T generate and train, S: staleness. A step takes at least the busy time"
-        " of either side, and by Little's law at least the mean time from a group's admission to"
-        " its publication, over S + 1.[/]"
+        "[dim]G:T: devices that generate and train, S: max_staleness, drop: groups dropped as too"
+        " old. A step takes at least the busy time of either side, and by Little's law at least"
+        " the mean time from a group's admission to its publication, over S + 1.[/]"
     )
 
 
 _COLUMNS = (
     "step s",
-    "tokens/s",
-    "trainer waits",
-    "replicas idle",
+    "tok/s",
+    "T waits",
+    "G idle",
     "age mean",
     "age max",
     "drop",
@@ -210,17 +212,20 @@ def _cells(one: Offer, machine: Machine) -> tuple[str, ...]:
     seen, floors = one.seen, one.seen.floors
     return (
         *_words(one, machine),
-        f"{seen.step_seconds:.4g}",
+        _seconds(seen.step_seconds),
         f"{seen.tokens_per_second:,.0f}",
         f"{seen.trainer_bubble:.0%}",
         f"{seen.rollout_bubble:.0%}",
         f"{seen.age_mean:.2f}",
         f"{seen.age_max}",
         f"{seen.dropped:.0%}",
-        f"{floors.generation:.3g}",
-        f"{floors.training:.3g}",
-        f"{floors.little:.3g}",
+        *map(_seconds, (floors.generation, floors.training, floors.little)),
     )
+
+
+def _seconds(value: float) -> str:
+    """At most six characters below ten million: a cut number is none."""
+    return f"{value:.3g}" if 1 <= value < 1000 else f"{value:.3f}" if value < 1 else f"{value:.0f}"
 
 
 def _draw(path: Path, offers: Sequence[Offer], machine: Machine) -> None:

@@ -33,4 +33,6 @@ def main(model: str, runs: str = "runs") -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) not in (2, 3):
+        sys.exit("usage: python main.py MODEL [RUNS]; examples/make_tiny.py makes a tiny model")
     main(*sys.argv[1:])

@@ -6,16 +6,19 @@ An adapter that cannot do everything says so by a function `capabilities(config)
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
 from hexpo.application.continuing import OnUpdate
 from hexpo.application.ports.rollout import RolloutCapabilities
+from hexpo.domain.batch.schema import SCHEMA
 from hexpo.domain.catalogue import Entry, find
 from hexpo.domain.errors import HexpoError
 from hexpo.domain.kl.catalogue import ELSEWHERE, KL_ESTIMATORS
 from hexpo.domain.kl.term import Target
+from hexpo.domain.objective import HEAD_STATISTICS
 from hexpo.infrastructure.config import lora
 from hexpo.infrastructure.config.drawing import training_sampling
 from hexpo.infrastructure.config.foresight import COLUMN, SERVICE, has_heads
@@ -99,7 +102,14 @@ def lacking(config: RunConfig, found: Entry) -> list[str]:
     services = sorted(found.needs - ALWAYS - roles)
     if config.algorithm.advantage.options.get("components"):
         services = [name for name in services if name != "reward components"]
-    return [REASONS.get(one, one) for one in services or [f"column {name}" for name in unknown]]
+    return [REASONS.get(one, one) for one in services or [_column(name) for name in unknown]]
+
+
+def _column(name: str) -> str:
+    """A column that is lacking; where hexpo knows none of that name, with the nearest ones."""
+    known = SCHEMA.tokens.keys() | SCHEMA.sequences.keys() | HEAD_STATISTICS
+    near = [] if name in known else difflib.get_close_matches(name, sorted(known), n=2)
+    return f"column {name}" + (f" (did you mean {' or '.join(near)}?)" if near else "")
 
 
 def lacking_for_kl(config: RunConfig) -> list[str]:

@@ -9,7 +9,7 @@ import attrs
 from hexpo.adapters.simulated.costs import RolloutSpeed, TrainingCost
 from hexpo.domain.errors import WrongValue
 from hexpo.domain.schedule import Order
-from hexpo.domain.schedule.capacity import largest_window
+from hexpo.domain.schedule.capacity import balanced_window, largest_window
 from hexpo.infrastructure.forecast.measuring import Forecast
 from hexpo.infrastructure.forecast.world import Choice, Costs, Workload, forecast
 
@@ -128,18 +128,19 @@ def sweep(
     for order in Order:
         if order is best.choice.order or (order is Order.WINDOW and not best.choice.max_staleness):
             continue
-        window = _widest(work.groups, best.choice.max_staleness) if order is Order.WINDOW else None
+        window = None
+        if order is Order.WINDOW:
+            age = best.choice.max_staleness
+            window = balanced_window(groups=work.groups, max_staleness=age)
         other = attrs.evolve(best.choice, order=order, window=window)
         yield offer(machine, work, other, best.generate, steps=steps, seed=seed)
 
 
-def _widest(groups: int, staleness: float) -> int:
-    return largest_window(groups=groups, max_staleness=staleness)
-
-
 def _aged(choice: Choice, staleness: float, *, groups: int) -> Choice:
     """The choice at another staleness, where a window may have to be narrower."""
-    window = choice.window and min(choice.window, _widest(groups, staleness))
+    window = choice.window
+    if window is not None and window > largest_window(groups=groups, max_staleness=staleness):
+        window = balanced_window(groups=groups, max_staleness=staleness)
     return attrs.evolve(choice, max_staleness=staleness, window=window)
 
 

@@ -75,6 +75,28 @@ def test_a_lease_that_ends_after_the_end_leaves_nothing_behind() -> None:
     simulated(scenario)
 
 
+def test_whoever_asks_for_a_lease_during_an_update_that_never_ends_learns_of_the_end() -> None:
+    """F7: an update broke off and everything was closed; nobody is left to say that it is over."""
+
+    async def scenario() -> None:
+        _, replicas = fleet(3)
+        await replicas.pause(PauseMode.KEEP)
+
+        async def evaluate() -> None:
+            async with replicas.lease(1):
+                pass
+
+        waiting = asyncio.create_task(evaluate())
+        await asyncio.sleep(1.0)
+        await replicas.close()
+        for late in (waiting, evaluate()):
+            with pytest.raises(EngineFailed, match="closed"):
+                async with asyncio.timeout(10.0):
+                    await late
+
+    simulated(scenario)
+
+
 def test_a_returned_replica_waits_for_the_next_version_where_none_is_kept() -> None:
     """Y10: it serves only under the present version."""
 

@@ -22,7 +22,7 @@ from asynchronous_setting import (
 from hexpo.adapters.simulated.lengths import Lengths, LogNormal
 from hexpo.application.continuing import OnUpdate
 from hexpo.domain.schedule import Order
-from hexpo.domain.schedule.capacity import largest_window
+from hexpo.domain.schedule.capacity import balanced_window
 from hexpo.domain.schedule.switching import Cycle, should_train
 from hexpo.infrastructure.forecast import Choice, Costs, Workload
 
@@ -94,7 +94,7 @@ def orders(devices: int, median: float, steps: int, *, share: int) -> Iterator[J
     work = workload(median, share=share)
     choices = [THEIRS]
     for staleness in (0.5, 1.0, 2.0, 3.0):
-        widest = largest_window(groups=work.groups, max_staleness=staleness)
+        widest = balanced_window(groups=work.groups, max_staleness=staleness)
         choices += [
             Choice(max_staleness=staleness, order=order, window=window, parts=16)
             for order, window in ((S, None), (W, widest), (C, None))
@@ -122,11 +122,11 @@ def longer(devices: int, median: float, steps: int, *, share: int) -> Iterator[J
     """The rows that count, over three times as many steps: few of the longest answers fall into
     one step, and whatever is still in flight at the end is missing."""
     work = workload(median, share=share)
-    widest = largest_window(groups=work.groups, max_staleness=2)
+    widest = balanced_window(groups=work.groups, max_staleness=2)
     window = Choice(max_staleness=2, order=W, window=widest, parts=16)
     further = [
-        attrs.evolve(window, max_staleness=staleness, window=2 * work.groups)
-        for staleness in (2.25, 3)
+        attrs.evolve(window, max_staleness=staleness, window=work.groups * width // 32)
+        for staleness, width in ((2.25, 64), (3, 64), (3, 72), (3, 76))
     ]
     for name, generate, choice in (
         ("theirs", 64, THEIRS),
@@ -152,7 +152,7 @@ def splits(devices: int, median: float, steps: int, *, share: int) -> Iterator[J
     work = workload(median, share=share)
     for generate in (48, 64, 80):
         for staleness in (2, 3):
-            widest = largest_window(groups=work.groups, max_staleness=staleness)
+            widest = balanced_window(groups=work.groups, max_staleness=staleness)
             choice = Choice(max_staleness=staleness, order=W, window=widest, parts=16)
             yield Job(
                 section="another split, 128 devices",
@@ -191,7 +191,7 @@ RULES = {
 def turns(devices: int, median: float, steps: int, *, share: int) -> Iterator[Job]:
     """Both sides on all devices, some answers ahead: when generation stops."""
     work = workload(median, share=share)
-    widest = largest_window(groups=work.groups, max_staleness=2)
+    widest = balanced_window(groups=work.groups, max_staleness=2)
     for switch in (10.0, 60.0):
         together = attrs.evolve(colocated(devices, work, share=share), switch_seconds=switch)
         for name, rule in RULES.items():
@@ -230,7 +230,7 @@ def large(median: float, steps: int, *, share: int) -> Iterator[Job]:
             ),
             load_seconds=2.0,
         )
-        widest = largest_window(groups=work.groups, max_staleness=2)
+        widest = balanced_window(groups=work.groups, max_staleness=2)
         ahead = Choice(max_staleness=2, order=W, window=widest, parts=16)
         for choice in (Choice(parts=16), ahead):
             yield Job(

@@ -42,6 +42,15 @@ def listed(*policy_T: Tensor) -> None: ...
 def anything(**columns_T: Tensor) -> None: ...
 
 
+@pytest.mark.parametrize("function", [listed, anything])
+def test_columns_that_no_signature_names_are_refused_with_the_way_to_name_them(
+    function: Any,
+) -> None:
+    """A `*` before `**columns` would be no Python."""
+    with pytest.raises(WrongValue, match="name each one, like score_S or policy_T"):
+        needs_of(function)
+
+
 @pytest.mark.parametrize("function", [positional, listed, anything])
 def test_a_function_whose_columns_could_be_swapped_is_refused(function: Any) -> None:
     """Two tensors of one shape, exchanged, would train something else in silence."""

@@ -126,6 +126,8 @@ def test_algorithms_are_listed_by_kind_and_by_name(capsys: Captured) -> None:
     assert "seq-mean-token-sum-norm  aggregation" in listed
     assert run(["algorithms", "bnpo"]) == 0
     assert "use ppo with the mode token-mean" in capsys.readouterr().out
+    assert run(["algorithms", "grop"]) == 2
+    assert "did you mean grpo?" in capsys.readouterr().err
 
 
 def test_doctor_shows_each_technology_with_a_reason(capsys: Captured) -> None:

@@ -285,6 +285,13 @@ def test_an_evaluation_measures_the_newest_checkpoint(tiny: dict[str, Any]) -> N
     assert again.version == report.last_evaluation.version == 2
 
 
+def test_an_evaluation_of_a_configuration_leaves_no_empty_folder(tiny: dict[str, Any]) -> None:
+    """H5: nothing was trained or saved, so there is nothing to keep."""
+    run = build(tiny)
+    assert run.evaluate().version == 0
+    assert not run.folder.exists()
+
+
 def test_a_run_can_be_used_again_after_it_was_trained(tiny: dict[str, Any], tmp_path: Path) -> None:
     """What training closed is made again, from the newest checkpoint; what the application put in
     a part's place stays."""

@@ -37,9 +37,18 @@ def test_it_shows_step_time_ages_and_bounds_and_draws_them(
     assert simulate("--split", "3:1", "--staleness", "1", picture=picture) == 0
     shown = capsys.readouterr().out
     assert "3:1" in shown
-    for word in ("step s", "Little", "busy G", "age", "trainer", "replicas"):
+    for word in ("step s", "Little", "busy G", "age", "T waits", "G idle"):
         assert word in shown
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_terminal_of_80_columns_shows_every_number_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cut number is none."""
+    monkeypatch.setenv("COLUMNS", "80")
+    assert simulate("--sweep", picture=tmp_path / "p.png") == 0
+    assert "…" not in capsys.readouterr().out
 
 
 def test_a_sweep_names_the_fastest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

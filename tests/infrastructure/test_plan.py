@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from torch import Tensor
 
 from hexpo.domain.errors import ModelError
 from hexpo.infrastructure.config.load import Resolved, load
@@ -35,6 +36,21 @@ def test_batch_arithmetic(resolve: Load) -> None:
         "generated_tokens_per_step": 64 * 32,
         "tokens_per_step": 64 * 96,
     }
+
+
+def of_length(*, policy_T: Tensor, lengths_S: Tensor) -> Tensor:
+    """A first sentence."""
+    return policy_T
+
+
+def test_a_function_of_the_users_is_shown_by_what_it_says(resolve: Load) -> None:
+    """M3: its first sentence where it gives no formula; a column that nobody knows gets a hint."""
+    made = plan(resolve(f"algorithm.loss={{name: '{__name__}:of_length'}}"))
+    (shown,) = [number for number in made.numbers if number.name == "loss"]
+    assert shown.why == "A first sentence; aggregated by token-mean"
+    assert ("old log-probs", "current") in [(one.name, one.value) for one in made.numbers]
+    (problem,) = [problem for problem in made.problems if problem.key == "algorithm.loss.name"]
+    assert "column lengths (did you mean length or" in problem.message
 
 
 def test_parameters_follow_from_the_shape(resolve: Load) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import torch
 
@@ -73,12 +74,18 @@ def test_every_loss_of_fit_trains_and_its_held_out_loss_falls(fitted: Fitted, lo
     assert [row["data/epoch"] for row in report.history] == [0, 0, 1, 1, 1, 2]
 
 
-@pytest.mark.parametrize("loss", ["sft", "dpo", "bradley_terry", "kto"])
-def test_no_split_into_micro_batches_changes_a_weight(fitted: Fitted, loss: str) -> None:
+@pytest.mark.parametrize(
+    ("loss", "rows", "updates"),
+    [("sft", 3, 1), ("dpo", 3, 1), ("bradley_terry", 3, 1), ("kto", 3, 1), ("kto", 4, 2)],
+)
+def test_no_split_into_micro_batches_changes_a_weight(
+    fitted: Fitted, loss: str, rows: int, updates: int
+) -> None:
     """A1, X7: with room for one row (or pair) at a time, for all rows, and for two steps."""
     config = fitted(loss)
     whole, apart = (
-        build(config, "run.steps=2", "training.prompts_per_step=3",
+        build(config, "run.steps=2", f"training.prompts_per_step={rows}",
+              f"training.updates_per_batch={updates}",
               f"training.options.micro_tokens={tokens}")
         for tokens in (2000, 1)
     )  # fmt: skip
@@ -87,6 +94,35 @@ def test_no_split_into_micro_batches_changes_a_weight(fitted: Fitted, loss: str)
     assert norms[0] > 0
     for name, weight in weights(whole).items():
         torch.testing.assert_close(weights(apart)[name], weight, rtol=1e-4, atol=2e-5)
+
+
+def test_each_optimizer_step_of_kto_has_its_own_reference_point(fitted: Fitted) -> None:
+    """X6: six rows a step in three optimizer steps; the first step's policy is the reference."""
+    run = build(fitted("kto"), "run.steps=2", "training.prompts_per_step=6",
+                "training.updates_per_batch=3", "training.options.micro_tokens=1",
+                "evaluation.before=false", "training.options.learning_rate=0.003")  # fmt: skip
+    objective = run.container.objective()
+    seen: list[list[float]] = []
+
+    def watched(
+        *, reference_point_S: torch.Tensor, **_: torch.Tensor | float
+    ) -> dict[str, torch.Tensor]:
+        seen.append(reference_point_S.tolist())
+        return {}
+
+    term = objective.terms[0]
+    loss = attrs.evolve(term.loss, measures=watched)
+    run.container.objective.override(
+        attrs.evolve(objective, terms=(attrs.evolve(term, loss=loss),))
+    )
+    history = run.fit().history
+    points = [point for part in seen for point in part]
+    assert points[:6] == [0.0] * 6
+    first, second, third = (points[place] for place in (6, 8, 10))
+    assert points[6:12] == [first, first, second, second, third, third]
+    assert len({first, second, third}) == 3
+    mean = (first + second + third) / 3
+    assert [row["kto/reference_point"] for row in history] == [0.0, pytest.approx(mean)]
 
 
 @pytest.mark.parametrize(

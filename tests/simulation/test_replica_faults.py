@@ -19,11 +19,13 @@ from hexpo.application.pieces import Pieces
 from hexpo.application.ports.rollout import Generation, PauseMode, Request
 from hexpo.application.ports.transfer import Digest, Update
 from hexpo.application.replicas import Replicas
+from hexpo.application.schedule import Side
+from hexpo.domain.schedule import Order
 from hexpo.domain.trajectory import StopReason
 from hexpo.entrypoints.testing.broken import Broken
 from hexpo.entrypoints.testing.explorer import World, check, explore
 from hexpo.entrypoints.testing.mortal import Mishap
-from hexpo.entrypoints.testing.scenarios import Fault, Scenario, draw
+from hexpo.entrypoints.testing.scenarios import Fault, Interruption, Scenario, draw
 
 
 @pytest.fixture(autouse=True)
@@ -215,6 +217,43 @@ def unharmed(scenario: Scenario) -> bool:
 def returning(scenario: Scenario) -> bool:
     """A replica comes back, and waits for the next version."""
     return not scenario.catch_up and any(fault.back is not None for fault in scenario.faults)
+
+
+def test_an_evaluation_that_waits_for_a_lease_ends_with_the_run() -> None:
+    """F4, F7: all replicas are closed during an update, and an evaluation is cancelled whose
+    answers fail at that moment. It neither asks again for ever nor keeps the run."""
+    dead = Fault(kind=Mishap.DIES, replica="replica-2", after=3.1, back=7.2, is_replaced=False)
+    check(
+        Scenario(
+            seed=1300806716,
+            groups=1,
+            samples=2,
+            steps=5,
+            staleness=3.0,
+            order=Order.COMPLETION,
+            on_update=OnUpdate.DRAIN,
+            parts=3,
+            prompts=2,
+            save_every=2,
+            evaluate_every=1,
+            slots=5,
+            token_seconds=0.3,
+            tail=1.2,
+            grade_seconds=0.3,
+            step_seconds=0.0,
+            load_seconds=0.0,
+            deadline_seconds=600.0,
+            flat=0.3,
+            jitter=0.01,
+            whole=False,
+            interruptions=(Interruption(kind="engine", after=5.718424812706456),),
+            fleet=3,
+            least_share=0.5,
+            catch_up=True,
+            faults=(dead,),
+            side=Side.LEASE,
+        )
+    )
 
 
 def drained(scenario: Scenario) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import fcntl
 import logging
 import os
@@ -17,6 +16,7 @@ from typing import TypeVar
 import attrs
 
 from hexpo.adapters.checkpoints.local import marker
+from hexpo.application.disk import is_full, of_full_disk
 from hexpo.application.ports.checkpoints import Checkpoint, CheckpointStore
 from hexpo.domain.errors import CheckpointError
 
@@ -25,7 +25,6 @@ _T = TypeVar("_T")
 
 _UNFINISHED = ".unfinished-"
 _FOLDER = re.compile(r"step-(\d+)(?:\.(\d+))?")
-_ALMOST_FULL = 1 << 20
 
 
 @attrs.frozen(kw_only=True)
@@ -169,12 +168,8 @@ def _explained(folder: Path) -> Iterator[None]:
     except CheckpointError:
         raise
     except Exception as error:
-        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        if full or (folder.is_dir() and shutil.disk_usage(folder).free < _ALMOST_FULL):
-            raise CheckpointError(
-                f"the disk of {folder} is full ({error}): the save was given up, the one before "
-                "it is intact. Free space, or lower `keep`, then resume"
-            ) from error
+        if is_full(error, folder):
+            raise of_full_disk(error, folder) from error
         if isinstance(error, OSError):
             raise CheckpointError(
                 f"saving to {folder} failed ({error}); the save before it is intact"

@@ -67,7 +67,9 @@ class ConsoleTracker:
             )
             self._live.start()
         else:
-            self._console.print(Text(f"{title}: steps {first_step + 1} to {steps}"))
+            todo = f"steps {first_step + 1} to {steps}"
+            done = f"all {steps} steps are done; run.steps=N asks for more"
+            self._console.print(Text(f"{title}: {todo if first_step < steps else done}"))
 
     def report(self, step: int, metrics: Metrics) -> None:
         split = split_evaluations(metrics)

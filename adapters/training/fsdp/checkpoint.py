@@ -20,6 +20,7 @@ from hexpo.adapters.training.backend import Progress
 from hexpo.adapters.training.fsdp.masters import Masters
 from hexpo.adapters.training.fsdp.places import Piece, Place, extent, meeting, placed, whole, within
 from hexpo.adapters.training.wire import describe, progress_of, ranks_of
+from hexpo.application.disk import on_disk
 from hexpo.domain.errors import CheckpointError, NonFinite
 
 _STARTS = "starts"
@@ -30,9 +31,11 @@ def write(folder: Path, masters: Masters, progress: Progress, *, base: str) -> N
     """Write weights, optimizer state and progress; the description last.
 
     Args: base: digest of what is not trained (the frozen base of adapters).
-    Raises: NonFinite: a weight is not finite; nothing is written (J3).
+    Raises: NonFinite: a weight is not finite; nothing is written (J3). CheckpointError: the disk
+        is full.
     """
-    describe(folder, progress, base=base, sizes=write_part(folder, masters), ranks=1)
+    with on_disk(folder):
+        describe(folder, progress, base=base, sizes=write_part(folder, masters), ranks=1)
 
 
 class Saved(Protocol):

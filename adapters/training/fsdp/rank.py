@@ -31,6 +31,7 @@ from hexpo.adapters.training.fsdp.config import Config, Sent
 from hexpo.adapters.training.fsdp.evaluation import Other, Plan, Settled, require_whole_head
 from hexpo.adapters.training.fsdp.masters import Masters
 from hexpo.adapters.training.wire import blank
+from hexpo.application.disk import on_disk
 from hexpo.domain.batch import Sequences
 from hexpo.domain.errors import Unsupported
 from hexpo.domain.metrics import Measure
@@ -279,8 +280,9 @@ class Rank:
         return digest_of(frozen)
 
     def export(self, folder: Path) -> None:
-        """Write a Hugging Face model folder."""
-        export_policy(self._policy, folder)
+        """Write a Hugging Face model folder. Raises CheckpointError: the disk is full."""
+        with on_disk(folder):
+            export_policy(self._policy, folder)
 
     def close(self) -> None:
         """Free gradients; the policy stays usable."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hexpo.application.ports.cluster import Death, Process
-from hexpo.domain.errors import EngineFailed, HexpoError
+from hexpo.domain.errors import CheckpointError, EngineFailed, HexpoError
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class Ranks:
         return [call.result() for call in calls]
 
     async def _fail(self, errors: list[BaseException]) -> None:
-        """Stop all ranks. Raises EngineFailed: the first cause."""
+        """Stop all ranks. Raises: EngineFailed: the first cause. CheckpointError: it was that."""
         await asyncio.sleep(0)  # a death may have been seen
         cause = next((error for error in errors if not _is_consequence(error)), errors[0])
         if self._failure is None or not _is_consequence(cause):
@@ -94,6 +94,8 @@ class Ranks:
             self._failure = self._failure or failure
         _log.error("%s; all training ranks are stopped", self._failure)
         await self._stop()
+        if isinstance(cause, CheckpointError):  # of one rank's disk, say: it keeps its type
+            raise cause
         raise self._failure
 
     async def _stop(self) -> None:

@@ -20,6 +20,7 @@ from hexpo.adapters.training.wire import (
     progress_of,
     skipped,
 )
+from hexpo.application.disk import on_disk
 from hexpo.application.ports.scorer import Scorer
 from hexpo.application.ports.tokenizer import Tokenizer
 from hexpo.application.ports.training import StepResult, TrainingCapabilities
@@ -233,9 +234,12 @@ class RankedEngine:
         self, folder: Path, progress: Progress, base: str, written: list[dict[str, int]]
     ) -> None:
         sizes = {file: size for part in written for file, size in part.items()}
-        await asyncio.to_thread(
-            describe, folder, progress, base=base, sizes=sizes, ranks=len(self._ranks)
-        )
+
+        def write() -> None:
+            with on_disk(folder):
+                describe(folder, progress, base=base, sizes=sizes, ranks=len(self._ranks))
+
+        await asyncio.to_thread(write)
 
     async def _saved(self) -> None:
         writing, self._writing = self._writing, None

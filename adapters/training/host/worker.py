@@ -17,6 +17,7 @@ from torch import Tensor
 from hexpo.adapters.training.backend import Added, Backend, Gradient, Part, Progress
 from hexpo.adapters.training.host.order import Order, opened
 from hexpo.adapters.training.wire import by_row, columns_of, joined, part_of, split_rows
+from hexpo.application.disk import on_disk
 from hexpo.application.ports.store import RowStore
 from hexpo.application.ports.transfer import Digest, Send, Update
 from hexpo.domain.aggregate import Unit
@@ -170,8 +171,9 @@ class Worker:
         self._backend.forget()
 
     def save(self, folder: str) -> dict[str, int]:
-        """This rank's part; gives its files and their bytes."""
-        return self._backend.save(Path(folder))
+        """This rank's part; gives its files and their bytes. Raises CheckpointError: no room."""
+        with on_disk(Path(folder)):
+            return self._backend.save(Path(folder))
 
     def snapshot(self) -> None:
         """Take this rank's part as it is now, for `write`."""
@@ -182,7 +184,8 @@ class Worker:
         if self._taken is None:
             raise IllegalTransition("nothing was taken to be written: call snapshot first")
         taken, self._taken = self._taken, None
-        return taken(Path(folder))
+        with on_disk(Path(folder)):
+            return taken(Path(folder))
 
     def load(self, folder: str, progress: Progress) -> bool | None:
         """This rank's part. None: another rank could not."""
@@ -191,7 +194,8 @@ class Worker:
 
     def export(self, folder: str) -> None:
         """A Hugging Face folder, written by rank 0."""
-        self._backend.export(Path(folder))
+        with on_disk(Path(folder)):
+            self._backend.export(Path(folder))
 
     def base_digest(self) -> str:
         """A hash of what is not trained."""

@@ -59,6 +59,15 @@ def test_without_a_terminal_each_step_is_one_line(tmp_path: Path) -> None:
     ]
 
 
+def test_a_run_that_is_resumed_after_its_last_step_says_so(tmp_path: Path) -> None:
+    """Not `steps 5 to 4`."""
+    screen, file = _screen(terminal=False)
+    tracker = console.build(console.Config(), folder=tmp_path, console=screen, clock=Clock())
+    tracker.begin(title="training", steps=4, first_step=4)
+    tracker.close()
+    assert file.getvalue() == "training: all 4 steps are done; run.steps=N asks for more\n"
+
+
 def test_time_left_counts_the_steps_of_this_process_only(tmp_path: Path) -> None:
     """A run resumed at step 90 does not think that 90 steps took no time."""
     screen, file = _screen(terminal=False)

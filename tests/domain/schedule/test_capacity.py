@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hexpo.domain.errors import WrongValue
 from hexpo.domain.schedule import plan
-from hexpo.domain.schedule.capacity import cut_evenly, largest_window, worst_age
+from hexpo.domain.schedule.capacity import balanced_window, cut_evenly, largest_window, worst_age
 
 
 @given(
@@ -65,6 +65,27 @@ def test_a_window_that_breaks_the_bound_is_refused_with_the_widest_that_fits() -
     with pytest.raises(WrongValue, match="largest window that fits is 4"):
         plan(groups=4, max_staleness=1, window=5)
     assert plan(groups=4, max_staleness=1, window=4).capacity == 5
+    with pytest.raises(WrongValue, match="largest window that fits is 96"):
+        plan(groups=32, max_staleness=3, window=97)
+    assert plan(groups=32, max_staleness=3, window=96).capacity == 33
+
+
+@given(groups=st.integers(1, 40), staleness=st.one_of(st.integers(0, 5), st.floats(0, 5)))
+def test_a_balanced_window_is_the_widest_that_leaves_as_many_alive(
+    groups: int, staleness: float
+) -> None:
+    """Of the windows that `plan` accepts, those up to it are at most as wide as what is alive."""
+    balanced = balanced_window(groups=groups, max_staleness=staleness)
+    for window in range(1, largest_window(groups=groups, max_staleness=staleness) + 1):
+        alive = plan(groups=groups, max_staleness=staleness, window=window).capacity
+        assert (window <= alive) == (window <= balanced)
+
+
+def test_a_wider_window_keeps_fewer_alive() -> None:
+    """O26: 32 groups a publication, at most 3 versions old."""
+    alive = {w: plan(groups=32, max_staleness=3, window=w).capacity for w in (1, 64, 76, 96)}
+    assert alive == {1: 128, 64: 65, 76: 53, 96: 33}
+    assert balanced_window(groups=32, max_staleness=3) == 64
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from tests.adapters.training.fsdp.made import engine_of
 from torch import Tensor
 from torch.testing import assert_close
@@ -248,3 +250,31 @@ def test_a_save_inside_a_step_is_refused(tmp_path: Path) -> None:
     run(engine.accumulate(rows_in(store), PPO))
     with pytest.raises(WrongBatch, match="step"):
         run(engine.save(tmp_path))
+
+
+FULL = [
+    OSError(errno.ENOSPC, "No space left on device"),
+    OSError(errno.EDQUOT, "Disk quota exceeded"),
+    SafetensorError("I/O error: No space left on device (os error 28)"),
+]
+
+
+@pytest.mark.parametrize("error", FULL, ids=["disk", "quota", "safetensors"])
+@pytest.mark.parametrize("what", ["save", "export"])
+def test_a_full_disk_is_told_as_such_and_the_engine_lives(
+    error: Exception, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H3: the typed error of a save, whichever library wrote; the run may save again."""
+    engine, store = engine_of(policy())
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr("safetensors.torch.save_file", fail)
+        with pytest.raises(CheckpointError, match=r"disk of .* is full.*Free space") as caught:
+            run(getattr(engine, what)(tmp_path / what))
+    assert caught.value.__cause__ is error
+    train(engine, rows_in(store))
+    run(engine.save(tmp_path / "again"))
+    assert list((tmp_path / "again").glob("*.safetensors"))

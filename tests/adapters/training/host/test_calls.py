@@ -10,7 +10,7 @@ import pytest
 
 from hexpo.adapters.training.host.calls import Ranks
 from hexpo.application.ports.cluster import Death
-from hexpo.domain.errors import EngineFailed, WrongBatch
+from hexpo.domain.errors import CheckpointError, EngineFailed, WrongBatch
 
 
 class Scripted:
@@ -102,6 +102,20 @@ def test_a_failure_that_others_wait_for_stops_all_of_them(error: Exception) -> N
         assert all(process.stopped for process in processes)
         with pytest.raises(EngineFailed, match=str(error)):
             await ranks.all("work")
+        await ranks.close()
+
+    run(play)
+
+
+@pytest.mark.parametrize("other", [gives({"part": 9}), hangs])
+def test_a_full_disk_of_one_rank_keeps_its_type(other: Callable[[], Awaitable[Any]]) -> None:
+    """H3: also where the other ranks write for longer than the grace."""
+    full = CheckpointError("the disk of /runs is full")
+
+    async def play() -> None:
+        ranks, _ = ranks_of(other, raises(full))
+        with pytest.raises(CheckpointError, match="full"):
+            await ranks.all("save")
         await ranks.close()
 
     run(play)
