@@ -95,15 +95,11 @@ class BlockCache:
     def extend(self, lanes: Sequence[Lane], counts: Sequence[int]) -> None:
         """Make room for `counts` more tokens in each sequence; none of them is shared there.
         Lengths are raised."""
-        need = sum(
-            -(-(lane.length + count) // BLOCK) - lane.length // BLOCK
-            for lane, count in zip(lanes, counts, strict=True)
-        )
-        self._reserve(need)
+        self._reserve(sum(map(self._missing, lanes, counts)))
         copies: list[tuple[int, int]] = []
         for lane, count in zip(lanes, counts, strict=True):
-            last = lane.length // BLOCK
-            if lane.length % BLOCK and self._users[lane.blocks[last]] > 1:
+            if self._ends_shared(lane):
+                last = lane.length // BLOCK
                 self._users[lane.blocks[last]] -= 1
                 copies.append((lane.blocks[last], self._take()))
                 lane.blocks[last] = copies[-1][1]
@@ -114,6 +110,15 @@ class BlockCache:
             sources, targets = torch.tensor(copies, device=self._keys.device).T
             self._keys[:, targets] = self._keys[:, sources]
             self._values[:, targets] = self._values[:, sources]
+
+    def _ends_shared(self, lane: Lane) -> bool:
+        """Whether the block that the next token goes to is another sequence's too."""
+        last, place = divmod(lane.length, BLOCK)
+        return bool(place) and self._users[lane.blocks[last]] > 1
+
+    def _missing(self, lane: Lane, count: int) -> int:
+        """Blocks that `count` more tokens take at most: new ones, and a copy of a shared one."""
+        return -(-(lane.length + count) // BLOCK) - len(lane.blocks) + self._ends_shared(lane)
 
     def _zeros(self, blocks: int, shape: tuple[int, ...]) -> Tensor:
         size = (self._layers, blocks, *shape)

@@ -230,6 +230,24 @@ def test_shared_blocks_are_never_written_and_none_is_lost(steps: list[tuple[int,
     assert cache.used == 0
 
 
+def test_a_pool_grows_with_what_is_used() -> None:
+    """8 prompts of 44 tokens with 8 answers of 64 each need 200 blocks at the end; the pool, which
+    doubles, has 256. One block too many a sequence and step would make it 512, which is too large
+    to be kept between two versions."""
+    cache = BlockCache(
+        layers=1, kv_heads=1, head_dim=1, dtype=torch.float32, device=torch.device("cpu")
+    )
+    prompts = [Lane() for _ in range(8)]
+    cache.extend(prompts, [44] * 8)
+    answers = [cache.fork(prompt, 44) for prompt in prompts for _ in range(8)]
+    for prompt in prompts:
+        cache.close(prompt)
+    for _ in range(64):
+        cache.extend(answers, [1] * 64)
+    assert cache.used == 8 + 64 * 3
+    assert len(cache.layer(0)[0]) == 256
+
+
 @given(
     st.integers(0, 2**31),
     st.integers(0, 30),
