@@ -188,7 +188,10 @@ class Replicas:
         long as the longest answer of a replica that says that it lives."""
         if self._paused is None:
             await self._turn.acquire()
-            self._paused = self._updated()
+            if self._closed:  # meanwhile: nobody would resume
+                self._turn.release()
+            else:
+                self._paused = self._updated()
         missed = Missed.WAIT if mode is PauseMode.DRAIN else Missed.FENCE
         await self._do(self._updated(), "pause", lambda engine: engine.pause(mode), missed=missed)
 

@@ -11,17 +11,13 @@ from collections.abc import Callable
 
 from hexpo.application.ports.prompts import Position, PromptSource
 from hexpo.domain.errors import DataError
+from hexpo.entrypoints.testing.expecting import expect
 
 Open = Callable[[int], PromptSource]
 """Gives a source that is at its beginning, of the same rows (four or more) each time, shuffled by
 this seed."""
 Check = Callable[[Open], None]
 """Raises AssertionError where a source breaks the contract."""
-
-
-def _expect(condition: object, message: str) -> None:
-    if not condition:
-        raise AssertionError(message)
 
 
 def _draw(source: PromptSource, count: int) -> list[str]:
@@ -34,22 +30,22 @@ def an_epoch_has_every_row_once_in_an_order_of_its_own(open_source: Open) -> Non
     drawn = _draw(source, 4 * size)
     epochs = [drawn[start : start + size] for start in range(0, 4 * size, size)]
     rows = sorted(row.id for row in source.rows())
-    _expect(all(sorted(epoch) == rows for epoch in epochs), "an epoch is no permutation of rows")
-    _expect(len({tuple(epoch) for epoch in epochs}) > 1, "every epoch has the same order")
-    _expect(_draw(open_source(1), 4 * size) == drawn, "the same seed drew otherwise")
-    _expect(_draw(open_source(2), 4 * size) != drawn, "another seed drew the same")
+    expect(all(sorted(epoch) == rows for epoch in epochs), "an epoch is no permutation of rows")
+    expect(len({tuple(epoch) for epoch in epochs}) > 1, "every epoch has the same order")
+    expect(_draw(open_source(1), 4 * size) == drawn, "the same seed drew otherwise")
+    expect(_draw(open_source(2), 4 * size) != drawn, "another seed drew the same")
 
 
 def rows_come_once_each_and_draws_change_nothing(open_source: Open) -> None:
     """`rows` is for evaluations and for filters: complete, in one order, at any time."""
     source = open_source(1)
     listed = [row.id for row in source.rows()]
-    _expect(len(listed) == len(set(listed)) == len(source), "rows are not `len` distinct ids")
+    expect(len(listed) == len(set(listed)) == len(source), "rows are not `len` distinct ids")
     _draw(source, len(source) + 1)
-    _expect([row.id for row in source.rows()] == listed, "drawing changed what rows gives")
+    expect([row.id for row in source.rows()] == listed, "drawing changed what rows gives")
     position = source.position
-    _expect(len(list(source.rows())) == len(source), "rows gave less")
-    _expect(source.position == position, "rows moved the position")
+    expect(len(list(source.rows())) == len(source), "rows gave less")
+    expect(source.position == position, "rows moved the position")
 
 
 def a_position_goes_on_exactly_there(open_source: Open) -> None:
@@ -60,9 +56,9 @@ def a_position_goes_on_exactly_there(open_source: Open) -> None:
         _draw(source, drawn)
         place = Position(source.position.epoch, source.position.index)
         other.seek(place)
-        _expect(other.position == place, f"{place} became {other.position}")
+        expect(other.position == place, f"{place} became {other.position}")
         rest = _draw(source, size + 1)
-        _expect(_draw(other, size + 1) == rest, f"after {drawn} draws it went on elsewhere")
+        expect(_draw(other, size + 1) == rest, f"after {drawn} draws it went on elsewhere")
 
 
 def identity_is_that_of_rows_and_seed(open_source: Open) -> None:
@@ -70,8 +66,8 @@ def identity_is_that_of_rows_and_seed(open_source: Open) -> None:
     source = open_source(1)
     identity = source.identity
     _draw(source, 3)
-    _expect(source.identity == identity == open_source(1).identity, "it changes by itself")
-    _expect(open_source(2).identity != identity, "another seed has the same identity")
+    expect(source.identity == identity == open_source(1).identity, "it changes by itself")
+    expect(open_source(2).identity != identity, "another seed has the same identity")
 
 
 def a_position_outside_the_rows_is_refused(open_source: Open) -> None:

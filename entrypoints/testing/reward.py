@@ -26,6 +26,7 @@ from hexpo.domain.trajectory import (
     StopReason,
     Trajectory,
 )
+from hexpo.entrypoints.testing.expecting import expect
 
 Open = Callable[[], RewardFunction]
 """Gives a new reward."""
@@ -52,18 +53,13 @@ def answer(text: str, *, prompt: str = "?", truth: Any = None, **extra: Any) -> 
     )
 
 
-def _expect(condition: object, message: str) -> None:
-    if not condition:
-        raise AssertionError(message)
-
-
 def _told(outcomes: Sequence[Outcome]) -> list[float | Cause]:
     return [one.value if isinstance(one, Scored) else one.cause for one in outcomes]
 
 
 async def _grade(reward: RewardFunction, rows: Sequence[Trajectory]) -> list[float | Cause]:
     outcomes = await asyncio.wait_for(reward.grade(rows), BOUND)
-    _expect(len(outcomes) == len(rows), f"{len(outcomes)} outcomes for {len(rows)} rows")
+    expect(len(outcomes) == len(rows), f"{len(outcomes)} outcomes for {len(rows)} rows")
     return _told(outcomes)
 
 
@@ -72,11 +68,11 @@ async def one_outcome_a_row_in_order(open_reward: Open, rows: Sequence[Trajector
     reward = open_reward()
     straight = await _grade(reward, rows)
     scores = [one for one in straight if isinstance(one, float)]
-    _expect(len(scores) == len(rows), f"rows that it can grade were not scored: {straight}")
-    _expect(all(map(math.isfinite, scores)), f"a score is not finite: {scores}")
-    _expect(len(set(scores)) > 1, "all scores are equal: nothing is shown; give other rows")
-    _expect(await _grade(reward, rows[::-1]) == straight[::-1], "outcomes follow another order")
-    _expect(await _grade(reward, []) == [], "no row has an outcome")
+    expect(len(scores) == len(rows), f"rows that it can grade were not scored: {straight}")
+    expect(all(map(math.isfinite, scores)), f"a score is not finite: {scores}")
+    expect(len(set(scores)) > 1, "all scores are equal: nothing is shown; give other rows")
+    expect(await _grade(reward, rows[::-1]) == straight[::-1], "outcomes follow another order")
+    expect(await _grade(reward, []) == [], "no row has an outcome")
     await reward.close()
 
 
@@ -85,7 +81,7 @@ async def groups_are_graded_side_by_side(open_reward: Open, rows: Sequence[Traje
     reward = open_reward()
     alone = await _grade(reward, rows)
     found = await asyncio.gather(*(_grade(reward, rows) for _ in range(8)))
-    _expect(all(one == alone for one in found), "outcomes differ side by side")
+    expect(all(one == alone for one in found), "outcomes differ side by side")
     await reward.close()
 
 
@@ -97,8 +93,8 @@ async def a_cancelled_call_leaves_the_others(open_reward: Open, rows: Sequence[T
     await asyncio.sleep(0)
     calls[0].cancel()
     rest = await asyncio.gather(*calls[1:])
-    _expect(all(one == alone for one in rest), "a cancellation changed others' outcomes")
-    _expect(await _grade(reward, rows) == alone, "after a cancellation it grades otherwise")
+    expect(all(one == alone for one in rest), "a cancellation changed others' outcomes")
+    expect(await _grade(reward, rows) == alone, "after a cancellation it grades otherwise")
     await reward.close()
 
 

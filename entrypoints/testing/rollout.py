@@ -22,6 +22,7 @@ from hexpo.application.ports.transfer import Update
 from hexpo.domain.errors import EngineFailed
 from hexpo.domain.sampling import Sampling
 from hexpo.domain.trajectory import StopReason
+from hexpo.entrypoints.testing.expecting import expect
 
 Check = Callable[[RolloutEngine], Coroutine[Any, Any, None]]
 """Raises AssertionError where an engine breaks the contract, and closes it."""
@@ -36,16 +37,11 @@ def _request(number: int, **rest: Any) -> Request:
     return Request(id=str(number), prompt=(5, 6, 7), sampling=sampling, seed=number, **rest)
 
 
-def _expect(condition: object, message: str) -> None:
-    if not condition:
-        raise AssertionError(message)
-
-
 def _expect_whole(answer: Generation) -> None:
     count = len(answer.tokens)
-    _expect(len(answer.logprobs) == count, "log-probs and ids differ in number")
+    expect(len(answer.logprobs) == count, "log-probs and ids differ in number")
     covered = [place for span in answer.spans for place in range(span.start, span.end)]
-    _expect(covered == list(range(count)), f"spans {answer.spans} do not cover {count} ids")
+    expect(covered == list(range(count)), f"spans {answer.spans} do not cover {count} ids")
 
 
 async def _bounded(work: Awaitable[Any]) -> Any:
@@ -62,8 +58,8 @@ async def an_interruption_ends_those_that_are_named(engine: RolloutEngine) -> No
     await asyncio.sleep(0.03)
     await engine.interrupt(["1"])
     first, second = await _bounded(named), await _bounded(other)
-    _expect(first.stop is StopReason.ABORTED, f"the named one ended as {first.stop.name}")
-    _expect(second.stop is not StopReason.ABORTED, "another one was ended too")
+    expect(first.stop is StopReason.ABORTED, f"the named one ended as {first.stop.name}")
+    expect(second.stop is not StopReason.ABORTED, "another one was ended too")
     for answer in (first, second, await _bounded(engine.generate(_request(3)))):
         _expect_whole(answer)
     await engine.close()
@@ -83,7 +79,7 @@ async def an_interruption_ends_a_drain(engine: RolloutEngine) -> None:
     for task in tasks:
         _expect_whole(await _bounded(task))
     await asyncio.sleep(0.03)
-    _expect(not later.done(), "a request was answered while paused")
+    expect(not later.done(), "a request was answered while paused")
     await engine.resume()
     await _bounded(later)
     await engine.close()
@@ -101,8 +97,8 @@ async def a_pause_that_keeps_ends_a_drain(engine: RolloutEngine) -> None:
     await _bounded(drain)
     await engine.resume()
     answer = await _bounded(task)  # its last id may be one that stops, too
-    _expect(answer.stop is not StopReason.ABORTED, "the kept answer did not go on")
-    _expect(len(answer.tokens) == LONG, f"the kept answer has {len(answer.tokens)} of {LONG} ids")
+    expect(answer.stop is not StopReason.ABORTED, "the kept answer did not go on")
+    expect(len(answer.tokens) == LONG, f"the kept answer has {len(answer.tokens)} of {LONG} ids")
     await engine.close()
 
 
@@ -123,13 +119,13 @@ async def answers_are_whole_over_updates(engine: RolloutEngine) -> None:
         for task in tasks:
             answer = await _bounded(task)
             _expect_whole(answer)
-            _expect(len(answer.tokens) == LONG, f"{mode.value}: {len(answer.tokens)} of {LONG} ids")
-            _expect(answer.stop is not StopReason.ABORTED, f"{mode.value}: it was cut")
+            expect(len(answer.tokens) == LONG, f"{mode.value}: {len(answer.tokens)} of {LONG} ids")
+            expect(answer.stop is not StopReason.ABORTED, f"{mode.value}: it was cut")
             seen = [span.version for span in answer.spans]
-            _expect(seen == sorted(set(seen)), f"{mode.value}: versions {seen}")
-            _expect(began <= seen[0] <= seen[-1] <= version, f"{mode.value}: versions {seen}")
+            expect(seen == sorted(set(seen)), f"{mode.value}: versions {seen}")
+            expect(began <= seen[0] <= seen[-1] <= version, f"{mode.value}: versions {seen}")
             one = mode is not OnUpdate.DRAIN or len(seen) == 1
-            _expect(one, f"an answer that was drained is of versions {seen}")
+            expect(one, f"an answer that was drained is of versions {seen}")
     await engine.close()
 
 
@@ -144,7 +140,7 @@ async def given_ids_are_no_part_of_the_answer_nor_of_its_budget(engine: RolloutE
     )
     answer = await _bounded(engine.generate(rest))
     _expect_whole(answer)
-    _expect(len(answer.tokens) == 5, f"{len(answer.tokens)} ids instead of 5")
+    expect(len(answer.tokens) == 5, f"{len(answer.tokens)} ids instead of 5")
     await engine.close()
 
 
@@ -156,10 +152,10 @@ async def a_close_releases_everybody(engine: RolloutEngine) -> None:
     await asyncio.sleep(0)
     await _bounded(engine.close())
     _, pending = await asyncio.wait([*tasks, drain], timeout=BOUND)
-    _expect(not pending, f"{len(pending)} still wait after close")
+    expect(not pending, f"{len(pending)} still wait after close")
     for task in (*tasks, drain):
         error = task.exception()
-        _expect(error is None or isinstance(error, EngineFailed), f"{error!r}")
+        expect(error is None or isinstance(error, EngineFailed), f"{error!r}")
     await engine.close()
 
 

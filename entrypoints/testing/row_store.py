@@ -16,6 +16,7 @@ from torch.testing import assert_close
 from hexpo.application.ports.store import RowStore
 from hexpo.domain.batch import Batch, Sequences
 from hexpo.domain.errors import WrongBatch
+from hexpo.entrypoints.testing.expecting import expect
 
 Open = Callable[[], RowStore]
 """Gives a new, empty store of the default schema."""
@@ -41,17 +42,12 @@ def _tokens(store: RowStore, *ids: int) -> list[int]:
     return [int(token) for token in column]
 
 
-def _expect(condition: object, message: str) -> None:
-    if not condition:
-        raise AssertionError(message)
-
-
 def _expect_refusal(call: Callable[[], object], *named: str) -> None:
     try:
         call()
     except WrongBatch as error:
         missing = [name for name in named if name not in str(error)]
-        _expect(not missing, f"the message {error} does not name {missing}")
+        expect(not missing, f"the message {error} does not name {missing}")
     else:
         raise AssertionError("WrongBatch was expected")
 
@@ -61,7 +57,7 @@ def rows_come_back_in_the_order_asked(open_store: Open) -> None:
     store = open_store()
     store.put(_batch([7, 3], [2, 3]))
     store.put(_batch([5], [1], first=100))
-    _expect(_tokens(store, 5, 3, 7, 5) == [100, 2, 3, 4, 0, 1, 100], "wrong tokens or order")
+    expect(_tokens(store, 5, 3, 7, 5) == [100, 2, 3, 4, 0, 1, 100], "wrong tokens or order")
 
 
 def no_row_and_a_row_without_tokens_are_ordinary(open_store: Open) -> None:
@@ -71,7 +67,7 @@ def no_row_and_a_row_without_tokens_are_ordinary(open_store: Open) -> None:
     store.put(_batch([1], [0]))
     for ids in (_ids(), _ids(1)):
         found = store.get(ids, ["token", "reward"])
-        _expect(found.shape[0] == 0 and found["token"].dtype is torch.int64, "not empty int64")
+        expect(found.shape[0] == 0 and found["token"].dtype is torch.int64, "not empty int64")
     store.extend(_ids(), {"value": torch.zeros(0)})
 
 
@@ -117,9 +113,9 @@ def dropped_rows_are_gone_and_their_ids_free(open_store: Open) -> None:
     store.put(_batch([1, 2], [1, 2]))
     store.drop(_ids(1))
     _expect_refusal(lambda: store.get(_ids(1), ["token"]), "1")
-    _expect(_tokens(store, 2) == [1, 2], "another row was lost")
+    expect(_tokens(store, 2) == [1, 2], "another row was lost")
     store.put(_batch([1], [1], first=50))
-    _expect(_tokens(store, 1) == [50], "a freed id gave old tokens")
+    expect(_tokens(store, 1) == [50], "a freed id gave old tokens")
 
 
 def answers_may_be_written(open_store: Open) -> None:
@@ -129,8 +125,8 @@ def answers_may_be_written(open_store: Open) -> None:
     store.extend(_ids(1), {"value": torch.ones(2, requires_grad=True)})
     found = store.get(_ids(1), ["token", "value"])
     found["token"].fill_(9)
-    _expect(_tokens(store, 1) == [0, 1], "a caller's write reached the store")
-    _expect(not found["value"].requires_grad, "a stored column carries a gradient")
+    expect(_tokens(store, 1) == [0, 1], "a caller's write reached the store")
+    expect(not found["value"].requires_grad, "a stored column carries a gradient")
 
 
 CONTRACT: tuple[Check, ...] = (

@@ -97,6 +97,21 @@ def test_whoever_asks_for_a_lease_during_an_update_that_never_ends_learns_of_the
     simulated(scenario)
 
 
+def test_an_update_that_begins_after_the_end_keeps_nobody_waiting() -> None:
+    """F7: it is refused, and so is who asks for a lease after it."""
+
+    async def scenario() -> None:
+        _, replicas = fleet(3)
+        await replicas.close()
+        with pytest.raises(EngineFailed, match="closed"):
+            await replicas.pause(PauseMode.KEEP)
+        with pytest.raises(EngineFailed, match="closed"):
+            async with asyncio.timeout(10.0), replicas.lease(1):
+                pass
+
+    simulated(scenario)
+
+
 def test_a_returned_replica_waits_for_the_next_version_where_none_is_kept() -> None:
     """Y10: it serves only under the present version."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from hexpo.adapters.platform import cpu, cuda
 from hexpo.application.ports.platform import Platform
@@ -19,6 +20,12 @@ PLATFORMS: dict[str, Platform] = {
 def test_a_platform_keeps_its_contract(check: Check, name: str) -> None:
     """P1, M3, O25: with and without its hardware."""
     check(PLATFORMS[name])
+
+
+@pytest.mark.parametrize("name", PLATFORMS)
+def test_its_device_is_of_the_kind_that_names_it(name: str) -> None:
+    """`device` is what torch calls the hardware."""
+    assert torch.device(PLATFORMS[name].device).type in PLATFORMS
 
 
 @pytest.mark.parametrize("name", PLATFORMS)
