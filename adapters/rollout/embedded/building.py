@@ -9,7 +9,7 @@ import attrs
 import torch
 
 from hexpo.adapters.models.decode import Decoder, GenericDecoder, LlamaDecoder, WeightsMode
-from hexpo.adapters.models.kernels import load_kernels
+from hexpo.adapters.models.kernels import Kernels, load_kernels
 from hexpo.adapters.models.policy import Policy
 from hexpo.adapters.rollout.embedded.engine import EmbeddedEngine
 from hexpo.application.ports.tokenizer import Tokenizer
@@ -38,6 +38,9 @@ class Config:
     """What the engine computes in."""
     native: bool = True
     """Use compiled kernels where there is a compiler."""
+    threads: int = attrs.field(default=0, validator=attrs.validators.ge(0))
+    """Processor threads of a step; 0 takes torch's number, or one where that is two and nothing is
+    compiled: measured, starting the second costs more than it gains in operations that small."""
 
 
 def build(
@@ -72,6 +75,7 @@ def build(
         max_tokens=min(config.max_tokens or limit, limit),
         stop_ids={*policy.stop_ids, *tokenizer.stop_ids, *sampling_stop_ids},
         decode=tokenizer.decode,
+        threads=config.threads or _threads(kernels, policy.device),
     )
 
 
@@ -80,3 +84,8 @@ def _dtype(precision: DecodePrecision, own: torch.dtype, device: torch.device) -
         return torch.bfloat16 if precision is DecodePrecision.BF16 else torch.float32
     is_slow = device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return torch.float32 if own == torch.bfloat16 and is_slow else own
+
+
+def _threads(kernels: Kernels, device: torch.device) -> int:
+    is_small = device.type == "cpu" and not kernels.native and torch.get_num_threads() == 2
+    return 1 if is_small else 0

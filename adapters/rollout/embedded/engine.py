@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 from hexpo.adapters.models.decode import Decoder, WeightsMode
 from hexpo.adapters.models.kernels import Kernels
 from hexpo.adapters.rollout.embedded.answer import Answer, StopRule
 from hexpo.adapters.rollout.embedded.batch import Batch, Drawn
+from hexpo.adapters.rollout.embedded.threads import use_threads
 from hexpo.application.flow import Valve
 from hexpo.application.ports.rollout import (
     Chunk,
@@ -43,11 +45,17 @@ class EmbeddedEngine:
         max_tokens: int,
         stop_ids: Collection[int],
         decode: Callable[[Sequence[int]], str],
+        threads: int = 0,
     ) -> None:
+        """Args: threads: processor threads of a step; 0 takes torch's own number."""
         self._decoder, self._max_tokens = decoder, max_tokens
         self._stop_ids, self._decode = frozenset(stop_ids), decode
         self._batch = Batch(decoder, kernels, sessions=slots)
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rollout")
+        self._thread = ThreadPoolExecutor(
+            max_workers=1,
+            thread_name_prefix="rollout",
+            initializer=partial(use_threads, threads) if threads else None,
+        )
         self._valve: Valve[Answer] = Valve(self._begin, self._cut, slots=slots)
         self._running: list[Answer] = []
         self._pump: asyncio.Task[None] | None = None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 import transformers
 
 from hexpo.adapters.models.decode import Feed, LlamaDecoder
+from hexpo.adapters.models.kernels import load_kernels
 from hexpo.adapters.models.policy import Policy, Precision
 from hexpo.adapters.rollout.embedded import Config, DecodePrecision, EmbeddedEngine, build
 from hexpo.adapters.rollout.embedded.answer import StopRule
@@ -233,3 +235,39 @@ def test_random_numbers_of_a_place_do_not_depend_on_how_many_are_drawn() -> None
 
     for count in (1, 7, 16, 33):
         assert torch.equal(drawn(count), drawn(200)[:count])
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [({"native": False}, 1), ({"native": False, "threads": 3}, 3), ({"native": True}, 2)],
+)
+@pytest.mark.usefixtures("two_threads")
+def test_the_threads_of_a_step_are_the_engines_own(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], expected: int
+) -> None:
+    """Without compiled kernels one of two is quicker; what trains meanwhile keeps both."""
+    if settings["native"] and not load_kernels(head_dim=16, group=2).native:
+        pytest.skip("there is no compiler")
+    seen: list[int] = []
+    original = LlamaDecoder._last_rows
+
+    def noting(self: LlamaDecoder, feeds: Sequence[Feed]) -> torch.Tensor:
+        seen.append(torch.get_num_threads())
+        return original(self, feeds)
+
+    monkeypatch.setattr(LlamaDecoder, "_last_rows", noting)
+    asyncio.run(all_of(engine_of(**settings), [request(0, range(9))]))
+    assert set(seen) == {expected}
+    later: list[int] = []
+    thread = threading.Thread(target=lambda: later.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    assert [torch.get_num_threads(), *later] == [2, 2]
