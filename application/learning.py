@@ -46,6 +46,8 @@ class LearningSettings:
     """Names of the reward parts that are laid into the batch."""
     shaping: Shaping | None = None
     """What is added to the outcome that estimators see."""
+    observes: bool = False
+    """What was read in later turns is laid into the batch."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -141,6 +143,7 @@ class Learner:
             mask_cut=chosen.mask_cut,
             components=chosen.components,
             shaping=chosen.shaping,
+            observes=chosen.observes,
         )
         lesson.metrics += [metrics, self.moving.metrics(), _report(batch.sequences)]
         lesson.metrics += await self._train(batch, watch)
@@ -225,7 +228,7 @@ class Learner:
 
     @property
     def _masks(self) -> list[str]:
-        """Those of the policy's terms that choices made."""
+        """Those of the policy's terms that choose among a step's tokens, or beside them."""
         terms = self._roles[POLICY].objective.terms
         return sorted({term.mask for term in terms} - {"trained"})
 

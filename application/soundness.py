@@ -13,9 +13,11 @@ def flaw_of(row: Trajectory, *, vocabulary: int | None = None) -> str | None:
 
     Args: vocabulary: ids from there on are none; None: not known.
     """
-    shapes = [tuple(one.shape) for one in (row.tokens, row.action, row.behaviour, row.version)]
+    columns = [row.tokens, row.action, row.behaviour, row.version]
+    columns += [] if row.observation is None else [row.observation]
+    shapes = [tuple(one.shape) for one in columns]
     if len(set(shapes)) > 1 or len(shapes[0]) != 1:
-        return f"tokens, action, behaviour and version have different lengths: {shapes}"
+        return f"tokens, action, behaviour, version and observation differ in length: {shapes}"
     if not 0 <= row.prompt_length <= row.tokens.numel():
         return f"a prompt of {row.prompt_length} tokens does not fit into {row.tokens.numel()}"
     if row.stop is StopReason.ABORTED:

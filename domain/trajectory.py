@@ -120,6 +120,9 @@ class Trajectory:
     stop: StopReason
     text: str = ""
     """The answer's text, for graders and people; training never encodes it again."""
+    observation: Tensor | None = None
+    """float32 weight of each token that the policy read and did not sample, in a term on
+    observations: 0 for a token that no such term learns. None: the episode has none."""
     failure: Failed | None = None
     """Set when the rollout itself failed: no reward, mask 0, out of the group's statistics."""
 

@@ -23,6 +23,7 @@ PORTS = (
     "prompts",
     "rewards",
     "rollout",
+    "agents",
     "training",
     "checkpoints",
     "trackers",

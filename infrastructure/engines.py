@@ -29,12 +29,10 @@ from hexpo.domain.tolerance import TOLERANCES
 from hexpo.infrastructure import find
 from hexpo.infrastructure.config.algorithm import updates
 from hexpo.infrastructure.config.capabilities import REFERENCE
+from hexpo.infrastructure.config.choices import Placement
 from hexpo.infrastructure.config.fitting import is_fit, needs_value_head
 from hexpo.infrastructure.config.load import refuse
-from hexpo.infrastructure.config.schema import (
-    Placement,
-    RunConfig,
-)
+from hexpo.infrastructure.config.schema import RunConfig
 from hexpo.infrastructure.config.sharing import transfer_of
 from hexpo.infrastructure.config.structure import Problem
 from hexpo.infrastructure.opened import Opened

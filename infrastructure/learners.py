@@ -22,18 +22,15 @@ from hexpo.application.teaching import Teacher, Teachers
 from hexpo.domain.distillation.teachers import SPOKEN
 from hexpo.domain.errors import ConfigurationError
 from hexpo.domain.estimators import Estimator
+from hexpo.domain.losses.supervised import OBSERVATION
 from hexpo.domain.moving import Moving
 from hexpo.domain.objective import Objective
 from hexpo.infrastructure.config.algorithm import critic_objective, updates
 from hexpo.infrastructure.config.capabilities import REFERENCE
+from hexpo.infrastructure.config.choices import ModelRole
 from hexpo.infrastructure.config.correction import shaping_of
 from hexpo.infrastructure.config.model import shape_of
-from hexpo.infrastructure.config.schema import (
-    FurtherModel,
-    ModelRole,
-    RunConfig,
-    further_model,
-)
+from hexpo.infrastructure.config.schema import FurtherModel, RunConfig, further_model
 from hexpo.infrastructure.config.served import is_served, port_of
 from hexpo.infrastructure.config.streaming import streams
 from hexpo.infrastructure.config.teachers import routing_of, teachers_of
@@ -222,6 +219,7 @@ def make_learner(
             recipe.estimators[-1].options.get("components", ()) if recipe.estimators else ()
         ),
         shaping=shaping_of(config),
+        observes=any(term.mask == OBSERVATION for term in objective.terms),
     )
     roles = {POLICY: Role(engine=engine, objective=objective)}
     model = further_model(config, ModelRole.CRITIC)

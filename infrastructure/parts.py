@@ -13,7 +13,6 @@ import attrs
 from hexpo.adapters.models.loading import load_policy
 from hexpo.adapters.models.policy import Policy
 from hexpo.adapters.trackers.wire import FanOut
-from hexpo.application.agents import SingleTurn
 from hexpo.application.agreeing import Probe
 from hexpo.application.evaluate import Beside, Evaluator
 from hexpo.application.filtering import filter_by_length, first_of
@@ -188,14 +187,14 @@ def make_tracker(config: RunConfig, folder: Path, console: object) -> Tracker:
 def make_agent(
     config: RunConfig, rollout: RolloutEngine, tokenizer: Tokenizer, sampling: Sampling, stream: str
 ) -> AgentLoop:
-    """How a prompt is played: one question, one answer."""
-    return SingleTurn(
-        rollout=rollout,
-        tokenizer=tokenizer,
-        sampling=sampling,
-        seed=config.run.seed,
+    """How a prompt is played."""
+    chosen = config.rollout.agent
+    agent: AgentLoop = make(
+        "agents", chosen.kind, chosen.options,
+        rollout=rollout, tokenizer=tokenizer, sampling=sampling, seed=config.run.seed,
         stream=stream,
-    )
+    )  # fmt: skip
+    return agent
 
 
 def make_player(

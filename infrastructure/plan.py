@@ -21,13 +21,14 @@ from hexpo.infrastructure.config.algorithm import (
 )
 from hexpo.infrastructure.config.capabilities import REFERENCE
 from hexpo.infrastructure.config.check import problems
+from hexpo.infrastructure.config.choices import ModelRole
 from hexpo.infrastructure.config.fitting import form_of, is_fit
 from hexpo.infrastructure.config.foresight import DEPTHS
 from hexpo.infrastructure.config.layers import Origin, leaves
 from hexpo.infrastructure.config.load import Resolved
 from hexpo.infrastructure.config.model import Shape, shape_of
 from hexpo.infrastructure.config.options import entry
-from hexpo.infrastructure.config.schema import ModelRole, RunConfig
+from hexpo.infrastructure.config.schema import RunConfig
 from hexpo.infrastructure.config.served import is_served
 from hexpo.infrastructure.config.sharing import takes_turns, transfer_of
 from hexpo.infrastructure.config.structure import Problem, plain

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import attrs
+
 from hexpo.domain.trajectory import Ticket, Trajectory
+
+
+@attrs.frozen(kw_only=True)
+class AgentCapabilities:
+    """What an agent loop can do."""
+
+    observes: bool = False
+    """Its trajectories hold `observation`: what tools and users say in later turns, weighed."""
 
 
 class AgentLoop(Protocol):

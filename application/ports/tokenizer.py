@@ -20,6 +20,15 @@ class Rendered:
     """Of each id: it belongs to an assistant's message, its end token included."""
 
 
+@attrs.frozen
+class Followed:
+    """The ids that stand between two answers of a conversation."""
+
+    ids: tuple[int, ...]
+    said: tuple[bool, ...]
+    """Of each id: it belongs to what the message says, not to the template."""
+
+
 class Tokenizer(Protocol):
     """Renders conversations and reads answers.
 
@@ -68,4 +77,22 @@ class DialogueTokenizer(Tokenizer, Protocol):
 
     def render_answers(self, messages: Sequence[Message]) -> Rendered:
         """Ids of a conversation that is over, without a generation prompt."""
+        ...
+
+
+class TurnTokenizer(Tokenizer, Protocol):
+    """Renders what comes between two answers of a conversation.
+
+    Promises: behind the ids of an answer as an engine sampled them, these ids go on with the
+    conversation as the template does: no id is encoded twice.
+    Raises: ModelError: as `render`; or the template does not keep what a message says.
+    """
+
+    def render_next(
+        self, messages: Sequence[Message], following: Message, *, ended: bool
+    ) -> Followed:
+        """From the end of the answer to `messages` up to the beginning of the next one.
+
+        Args: ended: the answer's last id is a stop id; else the template's own is put there.
+        """
         ...

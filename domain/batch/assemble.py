@@ -65,14 +65,15 @@ def _end_to_end(columns: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
 
 
 def _require_sound(group: int, episode: Trajectory) -> None:
-    columns = (episode.tokens, episode.action, episode.behaviour, episode.version)
+    columns = [episode.tokens, episode.action, episode.behaviour, episode.version]
+    columns += [] if episode.observation is None else [episode.observation]
     shapes = [tuple(column.shape) for column in columns]
     if episode.group != group:
         raise WrongBatch(f"{_name(episode)} lies among the rows of ticket {group}")
     if len(set(shapes)) > 1 or len(shapes[0]) != 1:
         raise WrongBatch(
-            f"{_name(episode)}: tokens, action, behaviour and version must be (L,) over the same"
-            f" tokens, they are {shapes}"
+            f"{_name(episode)}: tokens, action, behaviour, version and observation must be (L,)"
+            f" over the same tokens, they are {shapes}"
         )
     if not 0 <= episode.prompt_length <= episode.tokens.numel():
         raise WrongBatch(
@@ -108,6 +109,7 @@ def assemble(
     mask_cut: bool = False,
     components: Sequence[str] = (),
     shaping: Shaping | None = None,
+    observes: bool = False,
 ) -> tuple[Batch, Metrics]:
     """The two tables of some graded groups, in the order given, and what was masked and why.
 
@@ -120,6 +122,8 @@ def assemble(
     Args: mask_cut: train nothing of an answer that hit its token budget.
         components: names of reward parts, the columns of `components`; NaN where a row lacks one.
         shaping: what is added to the outcome that estimators see.
+        observes: lay in the token columns `observation` and `observation_weight`: what was read
+            in later turns, of rows that did not fail.
     Returns: the batch and metrics; `tokens/generated` is `tokens/trained` plus all
         `tokens/masked/...`.
     Raises: WrongBatch: a trajectory contradicts itself or its ticket, or an id stands twice.
@@ -148,6 +152,8 @@ def assemble(
         seen_S = table["shaped"] = rows.score + added_S
     tokens["trained"] = usable & torch.repeat_interleave(live, rows.length)
     tokens["reward"] = _on_last_actions(seen_S, tokens["action"], actions)
+    if observes:
+        tokens |= _observations([row.trajectory for row in graded], tokens, rows)
     masked = {
         Masked.FAILED: actions[rows.failed],
         Masked.UNSCORED: actions[~rows.failed & ~rows.scored],
@@ -177,6 +183,27 @@ def _token_columns(
         "version": torch.where(action, version, 0),
     }
     return columns, usable
+
+
+def _observations(
+    episodes: Sequence[Trajectory], tokens: Mapping[str, Tensor], rows: _Rows
+) -> dict[str, Tensor]:
+    """The tokens that a term on observations learns, and the weight of each."""
+    weight = _end_to_end(
+        [torch.zeros(len(e.tokens)) if e.observation is None else e.observation for e in episodes],
+        torch.float32,
+    )
+    prompts = torch.repeat_interleave(_integers([e.prompt_length for e in episodes]), rows.length)
+    wrong = (weight != 0) & (tokens["action"] | (tokens["position"] < prompts.clamp(min=1)))
+    wrong |= ~weight.isfinite()
+    if bool(wrong.any()):
+        episode = episodes[int(torch.repeat_interleave(rows.length)[wrong][0])]
+        raise WrongBatch(
+            f"{_name(episode)}: an observation is sampled by the policy, stands among the"
+            f" {episode.prompt_length} tokens of the prompt, or has no finite weight"
+        )
+    is_observed = (weight != 0) & torch.repeat_interleave(~rows.failed, rows.length)
+    return {"observation": is_observed, "observation_weight": weight}
 
 
 def _named(groups: Sequence[Group]) -> dict[str, Tensor]:

@@ -80,6 +80,7 @@ _COLUMNS = (
     # sequences: written later
     _row("kept", torch.int64),  # trained tokens left after masks of stored columns
     _row("taught", torch.int64),  # tokens left that a teacher spoke of
+    _row("observation", torch.int64),  # observed tokens that a term may learn
     _row("taught_by", torch.int64),  # place of the row's teacher; -1 where it has none
     _row("weights", torch.float64, (None,)),  # of one unit, for each term of the objective
     _row("advantage", torch.float32),  # of an outcome estimator; spread over the row's tokens

@@ -6,6 +6,9 @@ from torch import Tensor
 
 from hexpo.domain.checks import require_same_axes
 
+OBSERVATION = "observation"
+"""Tokens that the policy read in later turns and a term may learn, and how many a row has."""
+
 
 def nll(*, policy_T: Tensor) -> Tensor:
     """Supervised fine-tuning: minus the log-prob; a term a token of the term's mask.

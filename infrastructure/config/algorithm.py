@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import attrs
 
 from hexpo.domain.advantages.catalogue import estimator
@@ -12,12 +14,14 @@ from hexpo.domain.estimators import Estimator
 from hexpo.domain.kl.catalogue import kl_estimator
 from hexpo.domain.kl.reward import with_kl_in_reward
 from hexpo.domain.kl.term import kl_loss
+from hexpo.domain.losses.supervised import OBSERVATION
 from hexpo.domain.masks.covariance import drawn_covariance, top_covariance
 from hexpo.domain.masks.stored import KEPT, Covariant, Narrowing
 from hexpo.domain.moving import ENTROPY, KL
 from hexpo.domain.objective import Loss, Objective, Proximal, Term
 from hexpo.domain.reading import Reading
 from hexpo.domain.schedule import Plan, plan, window_of
+from hexpo.infrastructure.config.choices import KLPlace, Start
 from hexpo.infrastructure.config.correction import (
     factors_of,
     masks_of,
@@ -27,15 +31,15 @@ from hexpo.infrastructure.config.correction import (
 from hexpo.infrastructure.config.fitting import fit_objective, form_of
 from hexpo.infrastructure.config.moving import moving_of
 from hexpo.infrastructure.config.options import entry, typed
-from hexpo.infrastructure.config.schema import (
-    PROXIMAL,
-    FurtherModel,
-    KLPlace,
-    NamedFunction,
-    RunConfig,
-    Start,
-)
+from hexpo.infrastructure.config.schema import FurtherModel, NamedFunction, RunConfig
 from hexpo.infrastructure.config.teachers import hearing_of, measured, taught
+
+PROXIMAL: Mapping[Start, Proximal] = {
+    Start.CURRENT: Proximal.CURRENT,
+    Start.STORED: Proximal.STORED,
+    Start.BEHAVIOUR: Proximal.BEHAVIOUR,
+}
+"""The objective's word for each start that is not derived."""
 
 TASK = "task"
 """Option of an estimator that adds to another one's advantage: that one's name."""
@@ -162,7 +166,10 @@ def objective_of(config: RunConfig) -> Objective:
         for term in chosen.terms
     ]
     if masks_of(config):
-        terms = [attrs.evolve(term, mask=KEPT, count=KEPT) for term in terms]
+        terms = [
+            term if term.mask == OBSERVATION else attrs.evolve(term, mask=KEPT, count=KEPT)
+            for term in terms
+        ]
     own = len(terms) - len(chosen.terms)
     terms[own:own] = measured(entry("advantage estimator", chosen.advantage.name), terms)
     terms = [taught(config, term) for term in terms]
@@ -217,10 +224,13 @@ def _term(
         measures=found.measures,
         silent_at_zero_advantage=found.silent_at_zero_advantage,
     )
+    mask = OBSERVATION if "observation_weight" in loss.needs.tokens else "trained"
     return Term(
         name=name,
         loss=loss,
         coefficient=coefficient,
         mode=mode_of(chosen, of, mode),
+        mask=mask,
+        count=mask,
         constant=constant,
     )

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hexpo.application.continuing import OnUpdate
+from hexpo.application.ports.agent import AgentCapabilities
 from hexpo.application.ports.rollout import RolloutCapabilities
 from hexpo.domain.batch.schema import SCHEMA
 from hexpo.domain.catalogue import Entry, find
@@ -20,10 +21,11 @@ from hexpo.domain.kl.catalogue import ELSEWHERE, KL_ESTIMATORS
 from hexpo.domain.kl.term import Target
 from hexpo.domain.objective import HEAD_STATISTICS
 from hexpo.infrastructure.config import lora
+from hexpo.infrastructure.config.choices import ModelRole, Placement
 from hexpo.infrastructure.config.drawing import training_sampling
 from hexpo.infrastructure.config.foresight import COLUMN, SERVICE, has_heads
 from hexpo.infrastructure.config.options import ADAPTERS
-from hexpo.infrastructure.config.schema import ModelRole, Placement, RunConfig, further_model
+from hexpo.infrastructure.config.schema import RunConfig, further_model
 from hexpo.infrastructure.config.structure import Problem, structure
 from hexpo.infrastructure.find import adapter
 from hexpo.infrastructure.technologies import require
@@ -70,8 +72,8 @@ REASONS: Mapping[str, str] = MappingProxyType(
     {
         "column prediction": "the column prediction of a value head, and a policy has a"
         " distribution in its place (a critic of models minimises its own loss)",
-        "observation mask": "an observation mask: tokens of tools and users in later turns, and"
-        " episodes here have one turn",
+        "observation mask": "an observation mask, tokens of tools and users in later turns: choose"
+        " an agent whose episodes have them (rollout.agent: dialogue)",
         SERVICE: "a multi-token head: set training.options.mtp_depths to 1 or more",
     }
 )
@@ -87,6 +89,8 @@ def provided(config: RunConfig) -> frozenset[str]:
         found |= {"teacher", "teacher_topk", "teacher_ids", "policy_topk", "taught_by"}
     if has_heads(config):
         found |= {COLUMN}
+    if _observes(config):
+        found |= {"observation", "observation_weight"}
     return found
 
 
@@ -99,6 +103,8 @@ def lacking(config: RunConfig, found: Entry) -> list[str]:
         roles |= {"teacher's top-k"}
     if has_heads(config):
         roles |= {SERVICE}
+    if _observes(config):
+        roles |= {"observation mask"}
     services = sorted(found.needs - ALWAYS - roles)
     if config.algorithm.advantage.options.get("components"):
         services = [name for name in services if name != "reward components"]
@@ -136,6 +142,13 @@ def rollout_capabilities(config: RunConfig) -> RolloutCapabilities | None:
     options = config.rollout.options
     found: RolloutCapabilities | None = _declared("rollout", config.rollout.engine, options)
     return found
+
+
+def _observes(config: RunConfig) -> bool:
+    """Whether the chosen agent says that its episodes hold what others say."""
+    agent = config.rollout.agent
+    able: AgentCapabilities | None = _declared("agents", agent.kind, agent.options)
+    return able is not None and able.observes
 
 
 def _rollout(config: RunConfig) -> Iterator[Problem]:

@@ -30,9 +30,10 @@ from hexpo.infrastructure.config.algorithm import (
     proximal_of,
     updates,
 )
+from hexpo.infrastructure.config.choices import KLPlace
 from hexpo.infrastructure.config.load import refuse
 from hexpo.infrastructure.config.options import entry
-from hexpo.infrastructure.config.schema import KLPlace, NamedFunction, RunConfig
+from hexpo.infrastructure.config.schema import NamedFunction, RunConfig
 from hexpo.infrastructure.config.streaming import streaming
 from hexpo.infrastructure.config.structure import Problem
 from hexpo.infrastructure.find import adapter

@@ -47,6 +47,7 @@ ADAPTERS = (
     Slot("data.evaluation", "prompts", "kind"),
     Slot("reward", "rewards", "kind"),
     Slot("rollout", "rollout", "engine"),
+    Slot("rollout.agent", "agents", "kind"),
     Slot("training", "training", "backend"),
     Slot("checkpoint", "checkpoints", "kind"),
     Slot("trackers[]", "trackers", "kind"),

@@ -16,15 +16,11 @@ from hexpo.infrastructure.config.algorithm import (
     estimators_of,
     objective_of,
 )
+from hexpo.infrastructure.config.choices import KLPlace, ModelRole
 from hexpo.infrastructure.config.filtering import filtering_of
 from hexpo.infrastructure.config.model import shape_of
 from hexpo.infrastructure.config.moving import moving_of
-from hexpo.infrastructure.config.schema import (
-    FurtherModel,
-    KLPlace,
-    ModelRole,
-    RunConfig,
-)
+from hexpo.infrastructure.config.schema import FurtherModel, RunConfig
 from hexpo.infrastructure.config.structure import Problem, structure
 from hexpo.infrastructure.find import config_type
 

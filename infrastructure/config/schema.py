@@ -7,7 +7,6 @@ or that function's signature (see `options`); they are no keys of this schema.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
 from typing import Any
 
 import attrs
@@ -18,57 +17,10 @@ from hexpo.application.filtering import OnLong
 from hexpo.application.schedule import Side
 from hexpo.domain.aggregate import Mode
 from hexpo.domain.kl.term import Target
-from hexpo.domain.objective import Proximal
 from hexpo.domain.schedule import Order
 from hexpo.domain.shaping.groups import Flat
+from hexpo.infrastructure.config.choices import KLPlace, ModelRole, Placement, Start
 from hexpo.infrastructure.config.ranges import not_empty, within
-
-
-class KLPlace(Enum):
-    """Where the KL to the reference acts."""
-
-    NONE = "none"
-    """Nowhere: no reference is built."""
-    LOSS = "loss"
-    """As a term of the objective."""
-    REWARD = "reward"
-    """Subtracted from the reward of each action token."""
-    BOTH = "loss-and-reward"
-    """In both at once; rarely meant, so it has to be said."""
-
-
-class ModelRole(Enum):
-    """What a model beside the policy is for."""
-
-    CRITIC = "critic"
-    """Says what a state is worth; learns beside the policy."""
-    TEACHER = "teacher"
-    """Is drawn to; never learns."""
-
-
-class Start(Enum):
-    """Which policy is the proximal one (`old`) of a ratio."""
-
-    AUTO = "auto"
-    """`current` where a batch makes one optimizer step, else `stored`."""
-    CURRENT = "current"
-    """The policy itself: exact for one optimizer step a batch."""
-    STORED = "stored"
-    """Scored before the first optimizer step of each batch."""
-    BEHAVIOUR = "behaviour"
-    """The policy that sampled: no scoring pass."""
-
-
-class Placement(Enum):
-    """Whether generation and training have devices of their own."""
-
-    SEPARATE = "separate"
-    """Each has its own; or there is one memory for both, as on a CPU."""
-    STREAMING = "streaming"
-    """Separate, and each of a batch's `training.updates_per_batch` optimizer steps is made as soon
-    as its groups are there. The gradients are the same, or it is refused."""
-    COLOCATED = "colocated"
-    """They take turns on the same devices: who waits gives its memory back."""
 
 
 def _options() -> Any:
@@ -124,6 +76,16 @@ class DataSection:
 
 
 @attrs.frozen(kw_only=True)
+class AgentSection:
+    """How a prompt is played."""
+
+    kind: str = attrs.field(default="single_turn", validator=not_empty)
+    """The agent loop: `single_turn`, `dialogue`, or a module's dotted path."""
+    options: Mapping[str, Any] = _options()
+    """The agent's own settings."""
+
+
+@attrs.frozen(kw_only=True)
 class RolloutSection:
     """How answers are generated in training."""
 
@@ -131,12 +93,14 @@ class RolloutSection:
     """The rollout adapter."""
     options: Mapping[str, Any] = _options()
     """The engine's own settings."""
+    agent: AgentSection = AgentSection()
+    """How a prompt is played."""
     samples: int = attrs.field(default=8, validator=within(1))
     """Answers a prompt."""
     temperature: float = attrs.field(default=1.0, validator=within(0, 100, open_low=True))
     """Logits are divided by it, in the rollout and in the trainer."""
     max_new_tokens: int = attrs.field(default=256, validator=within(1))
-    """Longest answer."""
+    """Longest answer; of a conversation, all that follows the prompt."""
     sampling: Mapping[str, Any] = _options()
     """What else shapes an answer: filters, stop texts (see below)."""
     replicas: int = attrs.field(default=0, validator=within(0))
@@ -385,14 +349,6 @@ class RunConfig:
     """The hardware."""
     cluster: ClusterSection = ClusterSection()
     """Processes beyond the first."""
-
-
-PROXIMAL: Mapping[Start, Proximal] = {
-    Start.CURRENT: Proximal.CURRENT,
-    Start.STORED: Proximal.STORED,
-    Start.BEHAVIOUR: Proximal.BEHAVIOUR,
-}
-"""The objective's word for each start that is not derived."""
 
 
 def further_model(config: RunConfig, role: ModelRole) -> FurtherModel | None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hexpo.domain.errors import HexpoError
+from hexpo.infrastructure.config.choices import ModelRole
 from hexpo.infrastructure.config.model import shape_of
-from hexpo.infrastructure.config.schema import FurtherModel, ModelRole, RunConfig
+from hexpo.infrastructure.config.schema import FurtherModel, RunConfig
 from hexpo.infrastructure.config.structure import Problem, structure
 from hexpo.infrastructure.find import adapter, names
 from hexpo.infrastructure.technologies import require

@@ -10,7 +10,8 @@ from torch import Tensor
 from hexpo.domain.estimators import Estimator
 from hexpo.domain.shaping.groups import Flat
 from hexpo.infrastructure.config.algorithm import choices_of, estimators_of, objective_of
-from hexpo.infrastructure.config.schema import Placement, RunConfig
+from hexpo.infrastructure.config.choices import Placement
+from hexpo.infrastructure.config.schema import RunConfig
 from hexpo.infrastructure.config.structure import Problem
 
 _BY_LEARNERS = frozenset({"old", "entropy", "squares", "value"})

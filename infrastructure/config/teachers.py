@@ -21,8 +21,9 @@ from hexpo.domain.errors import HexpoError
 from hexpo.domain.estimators import Estimator
 from hexpo.domain.objective import Factor, Loss, Objective, Split, Term
 from hexpo.infrastructure.config import served
+from hexpo.infrastructure.config.choices import ModelRole
 from hexpo.infrastructure.config.model import shape_of
-from hexpo.infrastructure.config.schema import FurtherModel, ModelRole, RunConfig
+from hexpo.infrastructure.config.schema import FurtherModel, RunConfig
 from hexpo.infrastructure.config.structure import Problem
 from hexpo.infrastructure.find import config_type
 

@@ -8,8 +8,9 @@ import attrs
 
 from hexpo.domain.algorithms import ELSEWHERE, lines
 from hexpo.entrypoints.docs import algorithms, configuration
+from hexpo.infrastructure.config.choices import KLPlace
 from hexpo.infrastructure.config.documentation import fields_of, lines_under
-from hexpo.infrastructure.config.schema import FurtherModel, KLPlace, RunConfig, TermSection
+from hexpo.infrastructure.config.schema import FurtherModel, RunConfig, TermSection
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 

@@ -30,21 +30,14 @@ from hexpo.entrypoints.library import Run, build
 NAMES = [(kind, name) for kind, entries in CATALOGUES.items() for name in entries]
 """Every algorithm that `hexpo algorithms` lists."""
 
-WITHOUT_PROVIDER: Mapping[tuple[str, str], str] = {
-    ("term", "observation_nll"): "episodes here have one turn",
-}
-"""What a run cannot provide yet. A line that is no longer true fails its test."""
-
 VALUE = ("term", "value")
 """The one term of the catalogue that another model than the policy minimises: a critic."""
 
 REFUSED: Mapping[tuple[str, str], str] = {
     ("further", "value"): "a policy has a distribution in its place",
-    ("further", "observation_nll"): WITHOUT_PROVIDER["term", "observation_nll"],
 }
 """Further terms of a policy that are refused."""
 
-TRAINED = [each for each in NAMES if each not in WITHOUT_PROVIDER]
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "gdpo": {"components": ["vowels", "length"]},
     "overlong": {"maximum": 8, "buffer": 4},
@@ -115,6 +108,11 @@ def overrides(kind: str, name: str, teacher: Path, folder: Path) -> list[str]:
     if (kind, name) == VALUE:
         values = {"algorithm.advantage": {"name": "gae"}}
     needs = CATALOGUES["term" if kind == "further" else kind][name].needs
+    if "observation mask" in needs:
+        values["rollout.agent"] = "dialogue"
+        values["rollout.max_new_tokens"] = 32
+        values["rollout.sampling"] = {"stop_ids": list(range(0, 260, 2))}
+        values["data.train"] = asked_on(folder)
     if "multi-token head" in needs:
         values["training.options.mtp_depths"] = 2
     if "critic" in needs:
@@ -124,6 +122,13 @@ def overrides(kind: str, name: str, teacher: Path, folder: Path) -> list[str]:
     return [
         f"{key}={yaml.safe_dump(value, default_flow_style=True)}" for key, value in values.items()
     ]
+
+
+def asked_on(folder: Path) -> dict[str, Any]:
+    """Rows with a second question."""
+    rows = [{"prompt": f"{n} + 1 = ?", "truth": "", "follow_ups": ["sure ?"]} for n in range(6)]
+    (folder / "talks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {"kind": "jsonl", "options": {"paths": [str(folder / "talks.jsonl")]}}
 
 
 def judged_rows(folder: Path) -> dict[str, Any]:
@@ -207,7 +212,7 @@ def score(row: Trajectory) -> Scored:
     return Scored(value=vowels + length, components={"vowels": vowels, "length": length})
 
 
-@pytest.mark.parametrize(("kind", "name"), TRAINED, ids=[f"{k}-{n}" for k, n in TRAINED])
+@pytest.mark.parametrize(("kind", "name"), NAMES, ids=[f"{k}-{n}" for k, n in NAMES])
 def test_every_algorithm_trains_two_steps_by_the_loop_it_belongs_to(
     tiny: dict[str, Any], other_model: Path, tmp_path: Path, kind: str, name: str
 ) -> None:

@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from hexpo.adapters.models.loading import Location, locate
-from hexpo.application.ports.tokenizer import Rendered
+from hexpo.application.ports.tokenizer import Followed, Rendered
 from hexpo.domain.errors import ModelError
 from hexpo.domain.trajectory import Message
+
+_ANSWER, _MARK = "\ue000answer\ue000", "\ue000mark\ue000"
+"""Stand in a template for what is said: of characters that no text has."""
 
 
 class TransformersTokenizer:
@@ -60,10 +63,7 @@ class TransformersTokenizer:
             context, piece = self._encode(before[len(done) :]), self._encode(until[len(before) :])
             ends = [at for at, token in enumerate(piece, start=1) if token in self._stop_ids]
             if not ends:
-                raise ModelError(
-                    f"the chat template in {self._where} ends an answer with none of the stop ids"
-                    f" {list(self._stop_ids)}: a model that learns it would never stop"
-                )
+                raise self._endless()
             ids += [*context, *piece]
             answered += [False] * len(context)
             answered += [at < ends[-1] for at in range(len(piece))]
@@ -73,11 +73,50 @@ class TransformersTokenizer:
         rest = self._encode(whole[len(done) :])
         return Rendered((*ids, *rest), (*answered, *[False] * len(rest)))
 
+    def render_next(
+        self, messages: Sequence[Message], following: Message, *, ended: bool
+    ) -> Followed:
+        """Ids between an answer to `messages` and the next one. Raises ModelError: see `render`;
+        or the template drops the message, or ends an answer without a stop id."""
+        marked = self._behind_an_answer(messages, Message(following.role, _MARK))
+        text = self._behind_an_answer(messages, following)
+        before, mark, behind = marked.partition(_MARK)
+        if not (mark and text.startswith(before) and text.endswith(behind)):
+            raise ModelError(
+                f"the chat template in {self._where} does not keep what a {following.role} says"
+                " after an answer: such a conversation cannot be played"
+            )
+        encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        ids = tuple(int(token) for token in encoded["input_ids"])
+        words = range(len(before), len(text) - len(behind))
+        said = tuple(
+            start < words.stop and end > words.start and start < end
+            for start, end in encoded["offset_mapping"]
+        )
+        end = next((at for at, token in enumerate(ids) if token in self._stop_ids), len(ids))
+        if any(said[: end + 1]) or end == len(ids):
+            raise self._endless()
+        first = end + 1 if ended else 0
+        return Followed(ids[first:], said[first:])
+
+    def _behind_an_answer(self, messages: Sequence[Message], following: Message) -> str:
+        """What the template puts behind an answer's last word, up to the next answer's first;
+        nothing where it hides the answer."""
+        said = [*messages, Message("assistant", _ANSWER), following]
+        _, shown, behind = self._text(said, is_open=True).rpartition(_ANSWER)
+        return behind if shown else ""
+
     def _rewrites(self, place: int) -> ModelError:
         return ModelError(
             f"the chat template in {self._where} writes message {place + 1} of a conversation"
             " otherwise when more follows: its answers cannot be learnt together. Give each answer"
             " a row of its own"
+        )
+
+    def _endless(self) -> ModelError:
+        return ModelError(
+            f"the chat template in {self._where} ends an answer with none of the stop ids"
+            f" {list(self._stop_ids)}: a model that learns it would never stop"
         )
 
     def _encode(self, text: str) -> tuple[int, ...]:

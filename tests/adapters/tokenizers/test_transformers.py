@@ -132,6 +132,46 @@ def test_a_given_answer_follows_the_ids_that_an_engine_gets(tmp_path: Path) -> N
         assert rendered.answered[len(asked)]
 
 
+@pytest.mark.parametrize("ended", [True, False])
+def test_what_stands_between_two_answers_goes_on_as_the_template_does(
+    tmp_path: Path, ended: bool
+) -> None:
+    """E1, D8: behind the answer's own ids they are those of the whole conversation; an answer
+    that a text ended gets the template's end token. Only the message's words are said."""
+    tokenizer = _dialogues(tmp_path, _O11)
+    asked, answer, follow_up = _DIALOGUE[:3]
+    followed = tokenizer.render_next([asked], follow_up, ended=ended)
+    sampled = (1, 5) if ended else (1,)
+    whole = tokenizer.render([asked, answer, follow_up])
+    assert (*tokenizer.render([asked]), *sampled, *followed.ids) == whole
+    assert [i for i, said in zip(followed.ids, followed.said, strict=True) if said] == [2]
+
+
+def test_a_template_that_trims_what_is_said_can_be_played(tmp_path: Path) -> None:
+    """E1: the words are those that it shows."""
+    trimmed = _O11.replace("{{ m['content'] }}", "{{ m['content'] | trim }}")
+    spaced = Message("user", "  ab ")
+    followed = _dialogues(tmp_path, trimmed).render_next(_DIALOGUE[:1], spaced, ended=True)
+    assert followed.ids == (6, 3, 2, 5, 6, 4)
+    assert followed.said == (False, False, True, False, False, False)
+
+
+@pytest.mark.parametrize("hidden", ["user", "assistant"])
+def test_a_template_that_hides_what_was_said_is_refused(tmp_path: Path, hidden: str) -> None:
+    """D8: where an answer or a message is not shown, nothing can be put behind it."""
+    shown = f"{{{{ 'a' if m['role'] == '{hidden}' else m['content'] }}}}"
+    tokenizer = _dialogues(tmp_path, _O11.replace("{{ m['content'] }}", shown))
+    with pytest.raises(ModelError, match="does not keep what a user says after an answer"):
+        tokenizer.render_next(_DIALOGUE[:1], _DIALOGUE[2], ended=True)
+
+
+def test_a_conversation_cannot_go_on_behind_an_answer_without_an_end(tmp_path: Path) -> None:
+    """D7: the template separates its turns by nothing that the model could say."""
+    tokenizer = _dialogues(tmp_path, _O11.replace("</s> ", ""))
+    with pytest.raises(ModelError, match="none of the stop ids"):
+        tokenizer.render_next(_DIALOGUE[:1], _DIALOGUE[2], ended=True)
+
+
 def test_a_template_that_rewrites_what_was_said_is_refused(tmp_path: Path) -> None:
     """D8: a conversation whose answers change when more follows cannot be learnt as one row."""
     last_only = _O11.replace("{{ m['content'] }}", "{{ m['content'] if loop.last else 'ab' }}")

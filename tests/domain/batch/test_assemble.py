@@ -283,3 +283,43 @@ def test_the_mean_of_what_shaping_added_is_over_scored_rows() -> None:
     assert (added.value, added.weight) == (-0.375, 2)
     assert metrics["reward/mean"].value == 2.0
     assert batch.sequences["shaped"].tolist()[:2] == [0.5, 2.75]
+
+
+OBSERVED = attrs.evolve(
+    episode([5, 6, 7, 8], tool=[1, 2]), observation=torch.tensor([0, 0, 0.5, 0.0, 0])
+)
+
+
+def test_what_was_observed_has_a_mask_and_a_weight_where_a_term_asks() -> None:
+    """A6, X6: no action, of rows that did not fail; a row without observations has none."""
+    failed = attrs.evolve(OBSERVED, id=1, failure=BROKEN)
+    unscored = attrs.evolve(OBSERVED, id=2)
+    group = group_of(
+        OBSERVED,
+        failed,
+        unscored,
+        episode([9, 9], id=3),
+        outcomes=[Scored(value=1.0), BROKEN, BROKEN, Scored(value=0.0)],
+    )
+    batch, _ = assemble([group], observes=True)
+    seen = [False, False, True, False, False]
+    assert by_row(batch, "observation") == [seen, [False] * 5, seen, [False] * 3]
+    assert by_row(batch, "observation_weight")[0] == [0, 0, 0.5, 0, 0]
+    assert not (batch.tokens["observation"] & batch.tokens["trained"]).any()
+    assert "observation" not in assemble([group])[0].tokens.keys()
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([0, 1.0, 0, 0, 0], "sampled by the policy"),
+        ([1.0, 0, 0, 0, 0], "among the 1 tokens of the prompt"),
+        ([0, 0, math.nan, 0, 0], "no finite weight"),
+        ([0, 0, 1.0], "same tokens"),
+    ],
+)
+def test_an_observation_that_cannot_be_one_is_named(weights: list[float], message: str) -> None:
+    """X5, X6: it stands behind the prompt and nobody sampled it."""
+    row = attrs.evolve(OBSERVED, observation=torch.tensor(weights))
+    with pytest.raises(WrongBatch, match=message):
+        assemble([group_of(row)], observes=True)

@@ -1,0 +1,1 @@
+"""How a prompt is played: one answer, or turns."""
