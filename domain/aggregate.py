@@ -161,4 +161,4 @@ def aggregate(terms: Tensor, *, weights: Tensor) -> Tensor:
     """
     if terms.shape != weights.shape:
         raise WrongColumn(f"terms {tuple(terms.shape)} and weights {tuple(weights.shape)} differ")
-    return (terms * weights.to(terms.dtype)).sum()
+    return torch.dot(terms, weights.to(terms.dtype))

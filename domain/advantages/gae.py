@@ -88,5 +88,5 @@ def vapo(
 
 def _deltas(actions: Actions, reward_T: Tensor, value_BW: Tensor, *, gamma: float) -> Tensor:
     """(B, W) r_t + gamma V_t' - V_t."""
-    following_BW = actions.following(value_BW)
-    return following_BW.mul_(gamma).add_(actions.take(reward_T)).sub_(value_BW)
+    delta_BW = actions.take(reward_T).sub_(value_BW)
+    return actions.add_following_(delta_BW, value_BW, scale=gamma)

@@ -6,6 +6,9 @@ matrix; from block to block it is a scan in a logarithmic number of steps. What 
 tokens is never used, so it cannot matter what it is.
 They all share one spare slot, in a block of its own at the end, which is emptied after each use.
 
+Time goes into passes over all tokens. Where every token is an action and every row fills its
+blocks, a column is its own blocks, and nothing is gathered.
+
 Axes: B blocks, W slots of a block.
 """
 
@@ -14,6 +17,7 @@ from __future__ import annotations
 import attrs
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from hexpo.domain.errors import WrongColumn
 
@@ -27,9 +31,12 @@ FEW = 2**31 // WIDTH
 class Actions:
     """The action tokens of packed rows, in blocks."""
 
-    slot_T: Tensor
+    tokens: int
+    """Of all rows."""
+    slot_T: Tensor | None
     """Slot of each action token, blocks end to end; the spare one for other tokens. int32 for
-    fewer than `FEW` tokens: half of the memory, and a much faster running count."""
+    fewer than `FEW` tokens: half of the memory, and a much faster running count. None: each token
+    has its own place."""
     row_B: Tensor
     """int64 place of each block's row; the spare block counts as the last row's."""
     count_S: Tensor
@@ -48,57 +55,71 @@ class Actions:
                 f"action is {action_T.dtype} {tuple(action_T.shape)}, and owner has the axes"
                 f" {tuple(owner_T.shape)}; action must be bool and both (T,)"
             )
-        rows, device = scored_S.shape[0], action_T.device
+        (tokens,), rows, device = action_T.shape, scored_S.shape[0], action_T.device
         if not bool(scored_S.all()):
             action_T = action_T & scored_S[owner_T]
-        whole = torch.int32 if action_T.shape[0] < FEW else torch.int64
-        seen_T = action_T.cumsum(0, dtype=whole)
+        every = bool(action_T.all())
+        whole = torch.int32 if tokens < FEW else torch.int64
         offsets = torch.searchsorted(owner_T, torch.arange(rows + 1, device=device))
-        before = _seen_before(seen_T, offsets).long()
+        if every:
+            seen_T = torch.arange(1, tokens + 1, dtype=whole, device=device)
+            before = offsets
+        else:
+            seen_T = action_T.cumsum(0, dtype=whole)
+            before = _seen_before(seen_T, offsets).long()
         count_S = before.diff()
         blocks_S = (count_S + WIDTH - 1) // WIDTH
         row_B = torch.repeat_interleave(blocks_S)
+        spare_B = row_B.new_full((min(rows, 1),), rows - 1)
+        row_B = torch.cat([row_B, spare_B])
+        if every and not bool((count_S % WIDTH).any()):
+            return Actions(tokens, None, row_B, count_S)
         # The n-th action token of a row lies in the n-th slot of the row's blocks.
         shift_S = (blocks_S.cumsum(0) - blocks_S) * WIDTH - before[:-1] - 1
         slot_T = seen_T.add_(shift_S.to(whole).index_select(0, owner_T))
-        slot_T.masked_fill_(~action_T, row_B.shape[0] * WIDTH)
-        spare_B = row_B.new_full((min(rows, 1),), rows - 1)
-        return Actions(slot_T, torch.cat([row_B, spare_B]), count_S)
+        if not every:
+            slot_T.masked_fill_(~action_T, (row_B.shape[0] - 1) * WIDTH)
+        return Actions(tokens, slot_T, row_B, count_S)
 
     @property
     def filled_BW(self) -> Tensor:
         """(B, W) bool: slots that hold a token."""
-        return self.take(torch.ones_like(self.slot_T, dtype=torch.bool))
+        return self.take(self.row_B.new_ones(self.tokens, dtype=torch.bool))
 
     def take(self, column_T: Tensor) -> Tensor:
         """(B, W) a token column at the action tokens; 0 in empty slots.
 
         Raises: WrongColumn: the column is not (T,).
         """
-        if column_T.shape != self.slot_T.shape:
+        if column_T.shape != (self.tokens,):
             raise WrongColumn(
-                f"a column has the axes {tuple(column_T.shape)}; action has"
-                f" {tuple(self.slot_T.shape)}"
+                f"a column has the axes {tuple(column_T.shape)}; action has ({self.tokens},)"
             )
+        if self.slot_T is None:
+            spare = WIDTH * min(len(self.row_B), 1)
+            return pad(column_T, (0, spare)).view(-1, WIDTH)
         slots = column_T.new_zeros(self.row_B.shape[0] * WIDTH)
         slots.index_add_(0, self.slot_T, column_T)
         return self._emptied(slots.view(-1, WIDTH))
 
     def put(self, values_BW: Tensor) -> Tensor:
-        """(T,) float32: values at their tokens, exactly 0 at every other one.
+        """(T,) float32: values at their tokens, exactly 0 at every other one; a tensor of its own.
 
         Args: values_BW: contiguous; its spare slot is emptied.
         """
+        if self.slot_T is None:
+            return values_BW.flatten()[: self.tokens].to(torch.float32, copy=True)
         return self._emptied(values_BW.float()).flatten().index_select(0, self.slot_T)
 
-    def following(self, values_BW: Tensor) -> Tensor:
-        """(B, W) the value at the next action token of the row; 0 at its last one."""
-        if values_BW.numel() == 0:
-            return values_BW
-        flat = values_BW.flatten()
-        shifted = torch.cat([flat[1:], flat.new_zeros(1)]).view(values_BW.shape)
-        shifted[:, -1].masked_fill_(~self._same_row(1), 0.0)
-        return shifted
+    def add_following_(self, sums_BW: Tensor, values_BW: Tensor, *, scale: float) -> Tensor:
+        """`sums_BW` plus `scale` times the value at the next action token of the row; nothing at
+        its last one. In place; both contiguous."""
+        if sums_BW.numel() == 0:
+            return sums_BW
+        last_B = sums_BW[:, -1].clone()
+        sums_BW.flatten()[:-1].add_(values_BW.flatten()[1:], alpha=scale)
+        sums_BW[:, -1] = torch.where(self._same_row(1), sums_BW[:, -1], last_B)
+        return sums_BW
 
     def suffix_sums(self, values_BW: Tensor, *, decay: float | Tensor) -> Tensor:
         """(B, W) y_t = x_t + decay y_t', t' the next action token of the row.
@@ -119,7 +140,7 @@ class Actions:
         decay_B = decay_S[self.row_B]
         local_BW, reach = values_BW, 1
         while reach < WIDTH:
-            later_BW = torch.nn.functional.pad(local_BW[:, reach:], (0, reach))
+            later_BW = pad(local_BW[:, reach:], (0, reach))
             local_BW = torch.addcmul(local_BW, later_BW, (decay_B**reach)[:, None])
             reach *= 2
         carry_B = self._carry(local_BW[:, 0], decay_B**WIDTH)
@@ -142,9 +163,7 @@ class Actions:
 
     def _same_row(self, reach: int) -> Tensor:
         """(B,) bool: the block `reach` places on belongs to the same row."""
-        ahead = torch.nn.functional.pad(
-            self.row_B[reach:], (0, min(reach, len(self.row_B))), value=-1
-        )
+        ahead = pad(self.row_B[reach:], (0, min(reach, len(self.row_B))), value=-1)
         return ahead == self.row_B
 
 
@@ -156,4 +175,4 @@ def _seen_before(seen_T: Tensor, offsets: Tensor) -> Tensor:
 
 
 def _ahead(values_B: Tensor, reach: int) -> Tensor:
-    return torch.nn.functional.pad(values_B[reach:], (0, min(reach, values_B.shape[0])))
+    return pad(values_B[reach:], (0, min(reach, values_B.shape[0])))

@@ -2,8 +2,9 @@
 
     python tests/benchmarks/advantages.py [--rows 512] [--tokens 4096] [--repeats 7] [--threads 2]
 
-verl runs in `.venv-peers` (see peers/environment.py), each side in a process of its own; rounds
-alternate, the best of each counts. A layout's table is printed after the results were found equal.
+verl runs in `.venv-peers` (see peers/environment.py), each side in a process of its own, both with
+the settings of threads and memory that the command line gives its own; rounds alternate, the best
+of each counts. A layout's table is printed after the results were found equal.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 import torch
 from beside import Side, Taken, compared
-from measure import calibrated, print_table, times_as_fast
+from measure import calibrated, print_table, restart_with_process_settings, times_as_fast
 from peers.environment import PEERS
 from torch import Tensor
 
@@ -146,4 +147,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    restart_with_process_settings()
     main()

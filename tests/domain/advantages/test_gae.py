@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from hexpo.domain.advantages import gae, reinforce_plus_plus, vapo
+from hexpo.domain.advantages import (
+    gae,
+    optimal_token_baseline,
+    reinforce_plus_plus,
+    tir_optimal_token_baseline,
+    vapo,
+)
 from hexpo.domain.advantages.packed import WIDTH, Actions
 from hexpo.domain.batch import Batch, Sequences
 from hexpo.domain.errors import WrongColumn, WrongValue
@@ -96,6 +104,52 @@ def test_blocks_end_where_rows_do() -> None:
     halved_T = actions.put(actions.suffix_sums(ones_BW, decay=halves_S))
     assert_close(halved_T, actions.put(actions.suffix_sums(ones_BW, decay=0.5)))
     assert_close(halved_T, 2 - 2 * 0.5 ** expected.float())
+
+
+@pytest.mark.parametrize("blocks", [[1], [1, 2, 1], [3, 0, 70, 1]])
+@pytest.mark.parametrize(
+    ("estimate", "names", "options"),
+    [
+        (gae, ("reward", "value"), {"whitened": False}),
+        (gae, ("reward", "value"), {}),
+        (vapo, ("reward", "value"), {}),
+        (reinforce_plus_plus, ("reward",), {}),
+        (optimal_token_baseline, ("reward", "old", "behaviour", "squares"), {}),
+        (tir_optimal_token_baseline, ("reward", "old", "behaviour", "squares"), {}),
+    ],
+)
+def test_rows_that_fill_their_blocks_are_as_all_others(
+    estimate: Callable[..., dict[str, Tensor]],
+    names: tuple[str, ...],
+    options: dict[str, Any],
+    blocks: list[int],
+) -> None:
+    """A column that is its own blocks gives what the gathered one gives, changes none of its
+    inputs, and no row sees its neighbour."""
+    lengths = WIDTH * torch.tensor(blocks)
+    owner_T = torch.repeat_interleave(lengths)
+    rows = {"scored_S": torch.ones(len(lengths), dtype=torch.bool)}
+    if "group_S" in inspect.signature(estimate).parameters:
+        rows["group_S"] = torch.zeros(len(lengths), dtype=torch.int64)
+    generator = torch.Generator().manual_seed(0)
+    columns = {f"{name}_T": -torch.rand(len(owner_T), generator=generator) for name in names}
+    before = {name: column.clone() for name, column in columns.items()}
+
+    def estimated(columns: dict[str, Tensor], extra: int) -> dict[str, Tensor]:
+        """With so many further tokens, which are no actions, in the last row."""
+        longer = {name: torch.cat([one, torch.ones(extra)]) for name, one in columns.items()}
+        action_T = torch.cat([torch.ones(len(owner_T)), torch.zeros(extra)]).bool()
+        longer_T = torch.cat([owner_T, owner_T[-1:].expand(extra)])
+        return estimate(**longer, action_T=action_T, owner_T=longer_T, **rows, **options)
+
+    own, gathered = estimated(columns, 0), estimated(columns, 1)
+    for name in ("advantage", "return"):
+        assert_close(own[name], gathered[name][:-1], rtol=0, atol=1e-6)
+    for name, column in before.items():
+        assert torch.equal(columns[name], column)
+    last = owner_T == len(blocks) - 1
+    spoiled = columns | {"reward_T": columns["reward_T"].masked_fill(last, torch.inf)}
+    assert torch.equal(estimated(spoiled, 0)["return"][~last], own["return"][~last])
 
 
 @settings(max_examples=50, deadline=None)
