@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import heapq
+from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import chain
 from operator import attrgetter, itemgetter
 
 import attrs
@@ -78,9 +80,12 @@ def _shared(cost: Tensor, parts: int, *, equal_counts: bool) -> Tensor:
     deal = _dealt_in_rounds if equal_counts else _dealt_to_lightest
     shared = deal(ordered, places, parts)
     _exchange(shared, cost.tolist())
-    counts = torch.tensor([len(part.items) for part in shared])
-    rows = torch.tensor([place for part in shared for place in part.items], dtype=torch.int64)
-    return torch.zeros_like(order).scatter(0, rows, torch.repeat_interleave(counts))
+    part_S = torch.empty_like(order)
+    if len(order):
+        rows = array("q", chain.from_iterable(part.items for part in shared))
+        counts = torch.tensor([len(part.items) for part in shared])
+        part_S[torch.frombuffer(rows, dtype=torch.int64)] = torch.repeat_interleave(counts)
+    return part_S
 
 
 def _dealt_to_lightest(ordered: list[float], places: list[int], parts: int) -> list[_Part]:
