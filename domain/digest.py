@@ -73,7 +73,6 @@ def digested(
         yield name, tensor
 
 
-@torch.no_grad()
 def sum_of(tensor: Tensor) -> int:
     """The 64-bit sum of one tensor's bytes; equal for equal bytes on every device."""
     flat_B = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
@@ -94,25 +93,55 @@ def _tail(bytes_B: Tensor) -> int:
 
 
 def _words(words_W: Tensor) -> int:
-    block, device = _ROWS * _COLUMNS, words_W.device
-    whole = words_W.numel() // block * block
-    blocks_BRC = words_W[:whole].view(-1, _ROWS, _COLUMNS)
-    at_once = _BLOCKS_HERE if device.type == "cpu" else _BLOCKS_ELSEWHERE
-    parts = [
-        torch.cat([part.sum(2), part.sum(1)], 1).view(-1)
-        for part in (torch.split(blocks_BRC, at_once) if whole else ())
-    ]
-    rest_W = words_W[whole:]
-    even = rest_W.numel() // _COLUMNS * _COLUMNS
-    rest_RC = rest_W[:even].view(-1, _COLUMNS)
-    sums_N = torch.cat([*parts, rest_RC.sum(1), rest_RC.sum(0), rest_W[even:]])
+    count, device = words_W.numel(), words_W.device
+    rows = count // _COLUMNS
+    grid_RC = words_W[: rows * _COLUMNS].view(rows, _COLUMNS)
+    at_once = _ROWS * (_BLOCKS_HERE if device.type == "cpu" else _BLOCKS_ELSEWHERE)
+    of_rows: list[Tensor] = []
+    of_columns: list[Tensor] = []
+    for start in range(0, rows, at_once):
+        part_RC = grid_RC[start : start + at_once]
+        of_rows.append(part_RC.sum(1))
+        whole = len(part_RC) // _ROWS * _ROWS
+        if whole:
+            of_columns.append(part_RC[:whole].view(-1, _ROWS, _COLUMNS).sum(1).view(-1))
+        if whole < len(part_RC):
+            of_columns.append(part_RC[whole:].sum(0))
+    sums_N = torch.cat([*of_rows, *of_columns, words_W[rows * _COLUMNS :]])
     # A product moves no high bit down, so that high bits alone (signs) could cancel: folded, they
     # spread.
-    mixed_N = sums_N * _odd(len(sums_N), device)
+    mixed_N = sums_N.mul_(_multipliers(count, device))
     return int(mixed_N.bitwise_xor_(mixed_N >> 32).sum())
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
+def _multipliers(count: int, device: torch.device) -> Tensor:
+    """The odd number of each sum, in the order in which `_words` makes them: all rows, all
+    columns, what is left.
+
+    A sum's own place is another: block after block, each with its rows and then its columns; then
+    the rows of what is no whole block, its columns (kept free where it has no row), the rest.
+    """
+    rows = count // _COLUMNS
+    blocks, others = divmod(rows, _ROWS)
+    ends = blocks * (_ROWS + _COLUMNS)
+    places_BN = torch.arange(ends).view(blocks, _ROWS + _COLUMNS)
+    behind_N = torch.arange(ends, ends + others + _COLUMNS + count - rows * _COLUMNS)
+    of_others, of_columns, of_rest = torch.split(
+        behind_N, [others, _COLUMNS, count - rows * _COLUMNS]
+    )
+    order_N = torch.cat(
+        [
+            places_BN[:, :_ROWS].reshape(-1),
+            of_others,
+            places_BN[:, _ROWS:].reshape(-1),
+            of_columns if others else of_columns[:0],
+            of_rest,
+        ]
+    )
+    return _odd(ends + len(behind_N), torch.device("cpu"))[order_N].to(device)
+
+
 def _odd(count: int, device: torch.device) -> Tensor:
     """Fixed odd multipliers, splitmix64 of the place: the same on every device."""
     x = torch.arange(1, count + 1, dtype=torch.int64, device=device) * (0x9E3779B97F4A7C15 - 2**64)

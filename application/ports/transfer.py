@@ -43,8 +43,13 @@ Send = Callable[[Iterable[Weight], Update], Digest]
 """A sender: reads the stream once, in its order, and puts it where the update says. Runs in the
 process that holds the weights, in the thread that computes there."""
 
-Receive = Callable[[Update], Iterable[tuple[str, Tensor]]]
-"""A receiver: whole tensors by name, each valid until the next one is asked for."""
+
+class Receive(Protocol):
+    """A receiver: whole tensors by name, each valid until the next one is asked for."""
+
+    def __call__(self, update: Update, *, keep: bool = False) -> Iterable[tuple[str, Tensor]]:
+        """Read an update. Args: keep: each tensor has memory of its own and stays as it is."""
+        ...
 
 
 class WeightTransfer(Protocol):

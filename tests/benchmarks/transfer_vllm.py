@@ -41,11 +41,11 @@ class Receiver:
         self._check, self._is_kept = worker.checked, False
         worker.checked = self._checked
 
-    def __call__(self, update: Any) -> Iterable[tuple[str, Any]]:
+    def __call__(self, update: Any, *, keep: bool = False) -> Iterable[tuple[str, Any]]:
         self._is_kept = bool(update.address.get("kept"))
         if self._is_kept:
             return iter(self._kept)
-        return self._receive(update) if self._kept else self._keeping(update)
+        return self._receive(update, keep=keep) if self._kept else self._keeping(update)
 
     def _keeping(self, update: Any) -> Iterable[tuple[str, Any]]:
         for name, tensor in self._receive(update):

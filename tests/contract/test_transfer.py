@@ -51,6 +51,7 @@ class Replica:
         self.version = 0
         self.weights: dict[str, Tensor] = {}
         self.spoil = lambda name, tensor: tensor
+        self.keeps = False
         self.raises: Exception | None = None
         self.hangs = False
         self.reports: int | None = None
@@ -64,11 +65,12 @@ class Replica:
 
     def _load(self, update: Update) -> Digest:
         digester, weights = Digester(), dict[str, Tensor]()
-        for name, tensor in self._receive(update):
+        for name, tensor in self._receive(update, keep=self.keeps):
             if self.raises is not None:
                 raise self.raises
-            weights[name] = self.spoil(name, tensor.clone())
-            digester.add(name, weights[name])
+            weights[name] = self.spoil(name, tensor if self.keeps else tensor.clone())
+        for name, tensor in weights.items():  # behind all of them: what was kept is as it came
+            digester.add(name, tensor)
         self.weights = weights
         return digester.digest
 
@@ -162,13 +164,17 @@ def assert_arrived(of: Bench, sent: Mapping[str, Tensor], version: int) -> None:
             assert torch.equal(replica.weights[name], tensor)
 
 
+@pytest.mark.parametrize("keeps", [False, True])
 @benches
 def test_every_tensor_arrives_bit_for_bit_at_every_replica(
-    open_bench: OpenBench, tmp_path: Path
+    open_bench: OpenBench, tmp_path: Path, keeps: bool
 ) -> None:
-    """G2, G3: three versions in a row, each other than the last."""
+    """G2, G3: three versions in a row, each other than the last; whether a replica copies what it
+    gets, or has it made to keep."""
 
     async def play(of: Bench) -> None:
+        for replica in of.replicas.values():
+            replica.keeps = keeps
         for version in (1, 2, 7):
             of.trainer.weights = weights(version)
             metrics = values(await of.transfer.transfer(version))

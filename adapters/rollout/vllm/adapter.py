@@ -27,9 +27,10 @@ def room_for(rank: int) -> int:
 def collected(
     stream: Iterable[tuple[str, Tensor]], wanted: Collection[str], digester: Digester
 ) -> dict[str, Tensor]:
-    """All factors of an update, each a copy of its own.
+    """All factors of an update.
 
-    Args: wanted: names of the update before; empty: this is the first.
+    Args: stream: tensors that stay as they are.
+        wanted: names of the update before; empty: this is the first.
     Raises: EngineFailed: none came, whole weights came, or other ones than before (G4).
     """
     found: dict[str, Tensor] = {}
@@ -40,7 +41,7 @@ def collected(
                 " training.options.sent to adapters, or rollout.options.adapter_rank to 0"
             )
         digester.add(name, tensor)
-        found[name] = tensor.clone()
+        found[name] = tensor
     if not found:
         raise EngineFailed("an update without any adapter's weights: no layer has one")
     if wanted and (differing := sorted(found.keys() ^ set(wanted))):

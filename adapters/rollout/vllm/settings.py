@@ -97,6 +97,9 @@ def environment(config: Config) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
         "OMP_WAIT_POLICY": "passive",
+        # Weights are loaded by another thread than the first: with a heap of its own it would give
+        # each large one back to the kernel, and wait for cleared pages at the next.
+        "MALLOC_ARENA_MAX": "1",
     }
     runtime = Path(config.python or sys.executable).parent.parent / "lib" / "libiomp5.so"
     if runtime.is_file():  # vLLM's build for processors wants Intel's threads preloaded

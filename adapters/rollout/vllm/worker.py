@@ -49,7 +49,7 @@ class WeightsExtension:
     def hexpo_load(self, update: bytes) -> tuple[int, int, str]:
         """Read an update into the model; what was read, as the parts of a Digest."""
         digester = Digester()
-        stream = self._receive(pickle.loads(update))
+        stream = self._receive(pickle.loads(update), keep=True)  # vLLM keeps parts of fused weights
         if self._alpha:
             self._take_adapters(stream, digester)
         else:
@@ -106,7 +106,7 @@ def wanted_weights(folder: Path, *, is_tied: bool) -> dict[str, tuple[int, ...]]
 def checked(
     stream: Iterable[tuple[str, Tensor]], wanted: Shapes, digester: Digester
 ) -> Iterator[tuple[str, Tensor]]:
-    """The stream, each tensor a copy of its own: the engine keeps some until a layer is complete.
+    """The stream, each tensor counted.
 
     Raises EngineFailed: a name that the engine lacks, another shape, or, at the end, names that
         did not come (G4).
@@ -118,9 +118,8 @@ def checked(
             raise EngineFailed(f"the engine has no weight {name}, or it came twice")
         if shape != tuple(tensor.shape):
             raise EngineFailed(f"{name} has shape {tuple(tensor.shape)}, the engine's has {shape}")
-        copy = tensor.clone()
-        digester.add(name, copy)  # behind the copy, which left it in the cache
-        yield name, copy
+        digester.add(name, tensor)  # at once: it is still in the cache
+        yield name, tensor
     if missing:
         some = ", ".join(sorted(missing)[:3]) + (", ..." if len(missing) > 3 else "")
         raise EngineFailed(

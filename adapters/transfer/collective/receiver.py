@@ -20,7 +20,7 @@ class _Receiver:
         self._reader = reader
         self._group: Group | None = None
 
-    def __call__(self, update: Update) -> Iterator[tuple[str, Tensor]]:
+    def __call__(self, update: Update, *, keep: bool = False) -> Iterator[tuple[str, Tensor]]:
         meeting = Meeting.of(update.address)
         if self._reader not in meeting.readers:
             raise EngineFailed(
@@ -30,7 +30,7 @@ class _Receiver:
         if self._group is None or self._group.meeting != meeting:
             self._group = None
             self._group = Group(meeting, 1 + meeting.readers.index(self._reader))
-        return unpacked(self._buckets(self._group, update.version))
+        return unpacked(self._buckets(self._group, update.version), keep=keep)
 
     def _buckets(self, group: Group, version: int) -> Iterator[tuple[bytes, Tensor]]:
         whole = False

@@ -14,7 +14,8 @@ from hexpo.domain.errors import EngineFailed
 def build_receiver(*, reader: str) -> Receive:
     """A receiver. Args: reader: names it in errors."""
 
-    def receive(update: Update) -> Iterator[tuple[str, Tensor]]:
+    def receive(update: Update, *, keep: bool = False) -> Iterator[tuple[str, Tensor]]:
+        del keep  # what a file was read into is not written again
         from safetensors.torch import load
 
         versions = Versions.of(update)

@@ -25,11 +25,11 @@ class _Receiver:
         self._reader = reader
         self._files: Files | None = None
 
-    def __call__(self, update: Update) -> Iterator[tuple[str, Tensor]]:
+    def __call__(self, update: Update, *, keep: bool = False) -> Iterator[tuple[str, Tensor]]:
         place = Place.of(update.address)
         if self._files is None or str(self._files.folder) != place.folder:
             self._files = self._opened(place.folder)
-        return unpacked(self._buckets(Ring(self._files, place), update.version))
+        return unpacked(self._buckets(Ring(self._files, place), update.version), keep=keep)
 
     def _opened(self, folder: str) -> Files:
         try:

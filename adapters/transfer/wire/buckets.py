@@ -86,9 +86,11 @@ class Packer:
         self._memory, self._entries, self._listed, self._used = None, [], 0, 0
 
 
-def unpacked(buckets: Iterable[tuple[bytes, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+def unpacked(
+    buckets: Iterable[tuple[bytes, Tensor]], *, keep: bool = False
+) -> Iterator[tuple[str, Tensor]]:
     """Whole tensors. One that lies in a bucket as a whole is a view of it, valid until the next
-    tensor is asked for.
+    tensor is asked for; or a copy, to keep. A longer one has memory of its own in any case.
 
     Raises: EngineFailed: a tensor's pieces are out of order, or end early.
     """
@@ -96,7 +98,7 @@ def unpacked(buckets: Iterable[tuple[bytes, Tensor]]) -> Iterator[tuple[str, Ten
     for listing, memory in buckets:
         for piece in (Piece(a, b, tuple(c), d, e, f) for a, b, c, d, e, f in json.loads(listing)):
             here = memory[piece.offset : piece.offset + piece.length]
-            open_ = open_ or _Growing(piece)
+            open_ = open_ or _Growing(piece, keep=keep)
             if (tensor := open_.take(piece, here)) is not None:
                 open_ = None
                 yield piece.name, tensor
@@ -107,8 +109,9 @@ def unpacked(buckets: Iterable[tuple[bytes, Tensor]]) -> Iterator[tuple[str, Ten
 class _Growing:
     """A tensor whose pieces come one after the other."""
 
-    def __init__(self, piece: Piece) -> None:
+    def __init__(self, piece: Piece, *, keep: bool) -> None:
         self.piece, self.filled = piece, 0
+        self._keep = keep
         self._dtype: torch.dtype = getattr(torch, piece.dtype)
         self._bytes = torch.Size(piece.shape).numel() * self._dtype.itemsize
         self._memory: Tensor | None = None
@@ -122,6 +125,7 @@ class _Growing:
             )
         self.filled += piece.length
         if piece.length == self._bytes:
+            here_B = here_B.clone() if self._keep else here_B
             return here_B.view(self._dtype).view(piece.shape)
         if self._memory is None:
             self._memory = torch.empty(self._bytes, dtype=torch.uint8, device=here_B.device)
