@@ -15,6 +15,7 @@ from tests.tiny import llama
 from hexpo.adapters.cluster import local
 from hexpo.adapters.cluster import ray as on_ray
 from hexpo.adapters.rollout.vllm import SERVE, Config, environment
+from hexpo.adapters.rollout.vllm.leftovers import MADE, SHARED
 from hexpo.adapters.rollout.wire import connect
 from hexpo.application.ports.cluster import Cluster, ProcessSpec
 from hexpo.application.ports.rollout import Generation, Request
@@ -39,7 +40,8 @@ def opened(kind: str, folder: Path) -> Cluster:
 def test_two_workers_answer_as_the_whole_model_and_end_with_their_replica(
     kind: str, tmp_path: Path
 ) -> None:
-    """C1, O3: log-probs of a model cut in two, in an actor as in a process; nothing stays."""
+    """C1, O3: log-probs of a model cut in two, in an actor as in a process; no process and no
+    shared memory stays."""
     if kind == "ray":
         pytest.importorskip("ray")
     module = llama(
@@ -65,6 +67,8 @@ def test_two_workers_answer_as_the_whole_model_and_end_with_their_replica(
     sampling = Sampling(max_new_tokens=20, min_new_tokens=20)
     one = Request(id="a", prompt=(5, 6, 7), sampling=sampling, seed=1)
 
+    before = shared()
+
     async def work() -> tuple[Generation, tuple[str, ...], list[psutil.Process]]:
         cluster = opened(kind, tmp_path)
         try:
@@ -83,6 +87,12 @@ def test_two_workers_answer_as_the_whole_model_and_end_with_their_replica(
     assert len(children) >= 3  # the scheduler and two workers
     _, alive = psutil.wait_procs(children, timeout=20)
     assert not alive
+    assert shared() - before == set()
+
+
+def shared() -> set[str]:
+    """Shared memory of vLLM."""
+    return {path.name for path in SHARED.glob("*") if path.name.startswith(MADE)}
 
 
 @torch.no_grad()
