@@ -61,7 +61,7 @@ wheel-test: $(INSTALLED)
 	PYTHON=$(PYTHON) DEV=$(abspath $(BIN)) bash .ci/wheel-test $(ARGS)
 
 test-engines: $(INSTALLED) $(VLLM_INSTALLED)
-	$(VLLM_VENV)/bin/python -m pytest tests/adapters/rollout/test_vllm.py tests/contract/rollout_vllm $(ARGS)
+	$(VLLM_VENV)/bin/python -m pytest tests/adapters/rollout/test_vllm.py tests/adapters/rollout/test_vllm_ends.py tests/contract/rollout_vllm $(ARGS)
 	$(BIN)/pytest tests/integration/test_vllm_process.py $(ARGS)
 	HEXPO_ENGINES=1 HEXPO_KILLS=10 $(BIN)/pytest tests/acceptance/test_kills.py tests/integration/test_ray_processes.py tests/integration/test_served_teacher.py tests/integration/test_vllm_workers.py tests/infrastructure/test_preflight.py $(ARGS)
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import math
-import os
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,13 +16,11 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from hexpo.adapters.models.policy import Precision
-from hexpo.adapters.rollout.vllm import Config, capabilities, environment, failures, readers
+from hexpo.adapters.rollout.vllm import Config, capabilities, environment, readers
 from hexpo.adapters.rollout.vllm.adapter import collected, write_folder
 from hexpo.adapters.rollout.vllm.answer import Answer, logprob_of
 from hexpo.adapters.rollout.vllm.arguments import engine_arguments
 from hexpo.adapters.rollout.vllm.building import build, model_folder
-from hexpo.adapters.rollout.vllm.failures import FAILURES, REFUSALS, translated
-from hexpo.adapters.rollout.vllm.leftovers import SHARED, remove, segments
 from hexpo.adapters.rollout.vllm.sampling import parameters, require_servable
 from hexpo.adapters.rollout.vllm.scores import read_scores
 from hexpo.adapters.rollout.vllm.worker import WeightsExtension, checked, wanted_weights
@@ -273,56 +268,6 @@ def test_what_came_is_counted(wanted: dict[str, tuple[int, ...]]) -> None:
     assert digester.digest == alone.digest
 
 
-def test_a_start_that_failed_elsewhere_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """O5: vLLM's own processes log the cause; "see above" is no cause."""
-    log = tmp_path / "replica.log"
-    log.write_text(
-        "(EngineCore pid=7) ERROR 12-03 07:25:49 [core.py:1510]     raise ValueError(\n"
-        "(EngineCore pid=7) ERROR 12-03 07:25:49 [core.py:1510] ValueError: 2 nodes are wanted\n"
-        "(EngineCore pid=7) INFO 12-03 07:25:50 [core.py:9] done\n"
-    )
-    monkeypatch.setattr(failures.last_error, "__defaults__", (log,))
-    wrong = RuntimeError("Engine core initialization failed. See root cause above.")
-    with pytest.raises(EngineFailed, match=r"above\. <- ValueError: 2 nodes are wanted$"):
-        with translated("starting"):
-            raise wrong
-    log.write_text("nothing")
-    with pytest.raises(EngineFailed, match=r"above\.$"):
-        with translated("starting"):
-            raise wrong
-    assert failures.last_error(tmp_path) == failures.last_error(tmp_path / "none") == ""
-
-
-@pytest.mark.skipif(not SHARED.is_dir(), reason="shared memory lies elsewhere here")
-def test_shared_memory_of_a_killed_process_is_found_before_and_taken_away() -> None:
-    """O3: vLLM's alone, of the given processes alone."""
-    code = (
-        "from multiprocessing import shared_memory as s, resource_tracker as r\n"
-        "one = s.SharedMemory('psm_hexpo_test', create=True, size=64)\n"
-        "other = s.SharedMemory('hexpo_test', create=True, size=64)\n"
-        "print(flush=True); input()"
-    )
-    mine = [SHARED / "psm_hexpo_test", SHARED / "hexpo_test"]
-    child = subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    try:
-        assert child.stdout is not None
-        child.stdout.readline()
-        found = segments([child.pid, 2**30])
-        assert found == {mine[0]}
-        assert segments([os.getpid()]) == set()
-        remove(found)
-        assert [path.exists() for path in mine] == [False, True]
-        remove(found)
-    finally:
-        child.kill()
-        child.communicate()
-        remove(mine)
-
-
 def test_a_folder_without_safetensors_is_refused(tmp_path: Path) -> None:
     """What must come is read from their headers."""
     with pytest.raises(ModelError, match="safetensors"):
@@ -386,35 +331,6 @@ def test_room_for_adapters_is_asked_for_where_they_come_by_themselves() -> None:
     assert "enable_lora" not in arguments(Config())
     assert capabilities(Config(adapter_rank=12)).adapters
     assert not capabilities(Config()).adapters
-
-
-def test_vllm_s_errors_become_the_port_s_by_kind() -> None:
-    """One table; a refusal is the caller's fault, everything else the engine's."""
-
-    class VLLMValidationError(Exception):
-        """As vLLM names it."""
-
-    with pytest.raises(WrongValue, match="too long"), translated("request 'x'"):
-        raise VLLMValidationError("too long")
-    with pytest.raises(EngineFailed, match="ValueError: a <- KeyError") as raised, translated("x"):
-        raise ValueError("a") from KeyError("b")
-    assert isinstance(raised.value.__cause__, ValueError)
-
-
-@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
-@pytest.mark.filterwarnings("ignore")
-def test_the_tables_know_every_error_of_the_installed_vllm() -> None:
-    """A new one must be sorted by hand."""
-    from vllm import exceptions
-    from vllm.v1.engine import exceptions as engine_exceptions
-
-    found = {
-        name
-        for module in (exceptions, engine_exceptions)
-        for name, kind in vars(module).items()
-        if isinstance(kind, type) and issubclass(kind, exceptions.VLLMError)
-    }
-    assert found == REFUSALS | FAILURES
 
 
 def test_the_worker_s_methods_bear_hexpo_s_name() -> None:
