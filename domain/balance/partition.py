@@ -26,6 +26,7 @@ _EXCHANGES_A_PART = 12
 class _Part:
     load: float
     items: list[int]
+    """Ranks of its rows: 0 is the costliest of all."""
 
 
 _load = attrgetter("load")
@@ -75,43 +76,41 @@ def imbalance(cost_S: Tensor, index: Sequence[Tensor]) -> float:
 
 def _shared(cost: Tensor, parts: int, *, equal_counts: bool) -> Tensor:
     """(S,) int64 part of each row."""
-    order = torch.argsort(cost, descending=True, stable=True)
-    ordered, places = cost[order].tolist(), order.tolist()
-    deal = _dealt_in_rounds if equal_counts else _dealt_to_lightest
-    shared = deal(ordered, places, parts)
-    _exchange(shared, cost.tolist())
+    falling, order = torch.sort(cost, descending=True, stable=True)
+    ordered = falling.tolist()
+    shared = (_dealt_in_rounds if equal_counts else _dealt_to_lightest)(ordered, parts)
+    _exchange(shared, ordered)
     part_S = torch.empty_like(order)
-    if len(order):
-        rows = array("q", chain.from_iterable(part.items for part in shared))
+    if ordered:
+        ranks = array("q", chain.from_iterable(part.items for part in shared))
         counts = torch.tensor([len(part.items) for part in shared])
-        part_S[torch.frombuffer(rows, dtype=torch.int64)] = torch.repeat_interleave(counts)
+        rows = order[torch.frombuffer(ranks, dtype=torch.int64)]
+        part_S[rows] = torch.repeat_interleave(counts)
     return part_S
 
 
-def _dealt_to_lightest(ordered: list[float], places: list[int], parts: int) -> list[_Part]:
+def _dealt_to_lightest(ordered: list[float], parts: int) -> list[_Part]:
     heap = [(0.0, part) for part in range(parts)]
     items: list[list[int]] = [[] for _ in range(parts)]
-    for cost, place in zip(ordered, places, strict=True):
+    for rank, cost in enumerate(ordered):
         load, lightest = heap[0]
-        items[lightest].append(place)
+        items[lightest].append(rank)
         heapq.heapreplace(heap, (load + cost, lightest))
     return [_Part(load, items[part]) for load, part in sorted(heap, key=itemgetter(1))]
 
 
-def _dealt_in_rounds(ordered: list[float], places: list[int], parts: int) -> list[_Part]:
+def _dealt_in_rounds(ordered: list[float], parts: int) -> list[_Part]:
     loads = [0.0] * parts
     items: list[list[int]] = [[] for _ in range(parts)]
     lightest_first = list(range(parts))
     for start in range(0, len(ordered), parts):
         lightest_first.sort(key=loads.__getitem__)
-        for part, cost, place in zip(
-            lightest_first,
-            ordered[start : start + parts],
-            places[start : start + parts],
-            strict=False,  # the last round may be short
+        # The last round may be short.
+        for rank, (part, cost) in enumerate(
+            zip(lightest_first, ordered[start : start + parts], strict=False), start
         ):
             loads[part] += cost
-            items[part].append(place)
+            items[part].append(rank)
     return [_Part(load, rows) for load, rows in zip(loads, items, strict=True)]
 
 
@@ -134,16 +133,16 @@ def _swap(heavy: _Part, light: _Part, excess: float, cost: list[float]) -> bool:
     swap helps. It should lose half of the parts' difference, but no more than its excess over the
     mean of all parts."""
     wanted = min((heavy.load - light.load) / 2, excess)
-    theirs = sorted(light.items, key=cost.__getitem__)
-    offered = [cost[place] for place in theirs]
+    theirs = sorted(light.items, reverse=True)
+    offered = [cost[rank] for rank in theirs]  # rising
     best, pair = 0.999 * wanted, None
-    for place in heavy.items:
-        at = bisect_left(offered, cost[place] - wanted)
+    for rank in heavy.items:
+        at = bisect_left(offered, cost[rank] - wanted)
         for near in (at - 1, at):
             if 0 <= near < len(theirs):
-                distance = abs(cost[place] - offered[near] - wanted)
+                distance = abs(cost[rank] - offered[near] - wanted)
                 if distance < best:
-                    best, pair = distance, (place, theirs[near])
+                    best, pair = distance, (rank, theirs[near])
         if best < _CLOSE * wanted:
             break
     if pair is None:

@@ -28,6 +28,8 @@ from typing import Any
 PARENT_CHECK_SECONDS = 0.5
 HANG_GRACE_SECONDS = 5.0
 """A live parent kills a hanging process at the bound; this long after it, it ends by itself."""
+_OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
+"""Where code is that no user would look for an error in."""
 
 Grade = Callable[[Mapping[str, Any]], Any]
 Reply = tuple[Any, ...]
@@ -135,7 +137,12 @@ def _plain(value: Any) -> Any:
 
 
 def _describe(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
+    """The error, and where the grader's own code or a library raised it."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((_OURS, "<"))
+    ]
     place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {error}{place}"
 

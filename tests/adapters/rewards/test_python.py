@@ -102,6 +102,15 @@ def test_code_that_raises_while_loading_is_refused_with_its_own_error(tmp_path: 
         python.build(python.Config(function=f"{file}:score"))
 
 
+def test_a_signature_that_is_none_is_refused_without_a_place_of_ours(tmp_path: Path) -> None:
+    """M3: the user looks in the own file, not in hexpo's."""
+    file = tmp_path / "mine.py"
+    file.write_text("def score(text, gold):\n    return 0\n")
+    with pytest.raises(RewardUnavailable, match=r"it takes \(text, gold\); known are") as caught:
+        python.build(python.Config(function=f"{file}:score"))
+    assert "grader.py" not in str(caught.value)
+
+
 @pytest.mark.parametrize("bad", [{"bound_seconds": 0.0}, {"workers": 0}])
 def test_bounds_outside_their_meaning_are_refused(bad: dict[str, Any]) -> None:
     """M4."""
