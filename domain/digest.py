@@ -139,12 +139,12 @@ def _multipliers(count: int, device: torch.device) -> Tensor:
             of_rest,
         ]
     )
-    return _odd(ends + len(behind_N), torch.device("cpu"))[order_N].to(device)
+    return _odd(ends + len(behind_N))[order_N].to(device)
 
 
-def _odd(count: int, device: torch.device) -> Tensor:
+def _odd(count: int) -> Tensor:
     """Fixed odd multipliers, splitmix64 of the place: the same on every device."""
-    x = torch.arange(1, count + 1, dtype=torch.int64, device=device) * (0x9E3779B97F4A7C15 - 2**64)
+    x = torch.arange(1, count + 1, dtype=torch.int64) * (0x9E3779B97F4A7C15 - 2**64)
     x = (x ^ _shifted(x, 30)) * (0xBF58476D1CE4E5B9 - 2**64)
     x = (x ^ _shifted(x, 27)) * (0x94D049BB133111EB - 2**64)
     return (x ^ _shifted(x, 31)) | 1

@@ -7,14 +7,13 @@ from typing import Any
 
 import attrs
 import torch
-from torch import Tensor
 
+from hexpo.application.agents.asking import request_of, versions_of
 from hexpo.application.continuing import complete
-from hexpo.application.ports.rollout import Generation, Request, RolloutEngine
+from hexpo.application.ports.rollout import Generation, RolloutEngine
 from hexpo.application.ports.tokenizer import Followed, TurnTokenizer
 from hexpo.domain.errors import WrongValue
 from hexpo.domain.sampling import Sampling
-from hexpo.domain.seeds import seed_for
 from hexpo.domain.trajectory import Message, Prompt, StopReason, Ticket, Trajectory
 
 
@@ -42,7 +41,7 @@ class Dialogue:
         """Play one sample of the ticket. Raises WrongValue: the row's messages are none."""
         script = script_of(ticket.prompt, self.field)
         said = list(ticket.prompt.messages)
-        episode = _Episode(list(self.tokenizer.render(said)))
+        episode = _Episode(self.tokenizer.render(said))
         answer = await self._ask(ticket, sample, 0, episode)
         stop = answer.stop
         for turn, message in enumerate(script, start=1):
@@ -66,59 +65,50 @@ class Dialogue:
         return self.sampling.max_new_tokens - episode.later
 
     async def _ask(self, ticket: Ticket, sample: int, turn: int, episode: _Episode) -> Generation:
-        # As in SingleTurn; later turns have randomness and a cache of their own.
-        name = ticket.number if self.stream == "train" else ticket.prompt.id
-        own = (turn,) if turn else ()
-        session = f"{self.stream}.{ticket.number}"
-        request = ".".join(map(str, (session, sample, *own)))
-        answer = await complete(
-            self.rollout,
-            Request(
-                id=request,
-                prompt=tuple(episode.ids),
-                sampling=attrs.evolve(self.sampling, max_new_tokens=self._room(episode)),
-                seed=seed_for(self.seed, self.stream, name, sample, *own),
-                session=f"{session}.{sample}" if turn else session,
-            ),
+        request = request_of(
+            ticket,
+            sample,
+            tuple(episode.ids),
+            sampling=attrs.evolve(self.sampling, max_new_tokens=self._room(episode)),
+            seed=self.seed,
+            stream=self.stream,
+            turn=turn,
         )
+        answer = await complete(self.rollout, request)
         episode.answer(answer)
         return answer
 
 
-@attrs.define(eq=False)
 class _Episode:
     """The ids of a conversation as it grows, and whose they are."""
 
-    ids: list[int]
-    before: int = attrs.field(init=False)
-    """Ids of the prompt."""
-    action: list[Tensor] = attrs.field(init=False)
-    behaviour: list[Tensor] = attrs.field(init=False)
-    version: list[Tensor] = attrs.field(init=False)
-    observation: list[Tensor] = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.before = len(self.ids)
-        self.action, self.behaviour, self.version, self.observation = [], [], [], []
-        self._add(self.before)
+    def __init__(self, prompt: Sequence[int]) -> None:
+        self.ids, self._before = list(prompt), len(prompt)
+        nothing = torch.zeros(len(prompt))
+        self._action, self._version = [nothing.bool()], [nothing.long()]
+        self._behaviour, self._observation = [nothing], [nothing]
 
     @property
     def later(self) -> int:
         """Ids behind the prompt."""
-        return len(self.ids) - self.before
+        return len(self.ids) - self._before
 
     def observe(self, followed: Followed, weight: float) -> None:
         """Someone else's turn."""
+        said_N = torch.tensor(followed.said, dtype=torch.bool)
         self.ids += followed.ids
-        self._add(len(followed.ids), observation=weight * torch.tensor(followed.said).float())
+        self._action.append(torch.zeros_like(said_N))
+        self._behaviour.append(torch.zeros(len(said_N)))
+        self._version.append(torch.zeros(len(said_N), dtype=torch.int64))
+        self._observation.append(weight * said_N.float())
 
     def answer(self, answer: Generation) -> None:
         """The policy's turn."""
-        version_T = torch.zeros(len(answer.tokens), dtype=torch.int64)
-        for span in answer.spans:
-            version_T[span.start : span.end] = span.version
         self.ids += answer.tokens.tolist()
-        self._add(len(version_T), behaviour=answer.logprobs, version=version_T)
+        self._action.append(torch.ones(len(answer.tokens), dtype=torch.bool))
+        self._behaviour.append(answer.logprobs)
+        self._version.append(versions_of(answer))
+        self._observation.append(torch.zeros(len(answer.tokens)))
 
     def trajectory(self, ticket: Ticket, sample: int, *, stop: StopReason, text: str) -> Trajectory:
         """All turns as one row."""
@@ -127,28 +117,14 @@ class _Episode:
             group=ticket.number,
             prompt=ticket.prompt,
             tokens=torch.tensor(self.ids, dtype=torch.int64),
-            prompt_length=self.before,
-            action=torch.cat(self.action),
-            behaviour=torch.cat(self.behaviour),
-            version=torch.cat(self.version),
-            observation=torch.cat(self.observation),
+            prompt_length=self._before,
+            action=torch.cat(self._action),
+            behaviour=torch.cat(self._behaviour),
+            version=torch.cat(self._version),
+            observation=torch.cat(self._observation),
             stop=stop,
             text=text,
         )
-
-    def _add(
-        self,
-        count: int,
-        *,
-        behaviour: Tensor | None = None,
-        version: Tensor | None = None,
-        observation: Tensor | None = None,
-    ) -> None:
-        nothing = torch.zeros(count)
-        self.action.append(torch.full((count,), behaviour is not None))
-        self.behaviour.append(nothing if behaviour is None else behaviour)
-        self.version.append(nothing.long() if version is None else version)
-        self.observation.append(nothing if observation is None else observation)
 
 
 def script_of(prompt: Prompt, field: str) -> list[Message]:

@@ -97,7 +97,8 @@ def provided(config: RunConfig) -> frozenset[str]:
 def lacking(config: RunConfig, found: Entry) -> list[str]:
     """Columns and services that a function reads and that nothing in this run provides."""
     columns = [*found.columns.tokens, *found.columns.sequences]
-    unknown = [name for name in columns if name not in provided(config)]
+    there = provided(config)
+    unknown = [name for name in columns if name not in there]
     roles = {model.role.value for model in config.models}
     if ModelRole.TEACHER.value in roles:
         roles |= {"teacher's top-k"}

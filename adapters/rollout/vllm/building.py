@@ -20,6 +20,7 @@ from hexpo.adapters.rollout.vllm.adapter import NAME, NUMBER
 from hexpo.adapters.rollout.vllm.arguments import engine_arguments
 from hexpo.adapters.rollout.vllm.engine import Served, VllmEngine
 from hexpo.adapters.rollout.vllm.failures import translated
+from hexpo.adapters.rollout.vllm.leftovers import end
 from hexpo.adapters.rollout.vllm.settings import Config, capabilities, readers
 from hexpo.application.ports.tokenizer import Tokenizer
 from hexpo.domain.errors import MissingExtra, Unsupported
@@ -68,7 +69,7 @@ async def build(
         try:
             await _connect(llm, receiver, config, reader)
         except BaseException:
-            llm.shutdown()
+            end(llm)
             raise
     _log.info("vllm serves %s after %.0f s", model, time.perf_counter() - began)
     return VllmEngine(

@@ -12,7 +12,7 @@ import attrs
 
 from hexpo.adapters.rollout.vllm.answer import Answer, logprob_of
 from hexpo.adapters.rollout.vllm.failures import translated
-from hexpo.adapters.rollout.vllm.leftovers import remove, segments_of_children
+from hexpo.adapters.rollout.vllm.leftovers import end
 from hexpo.adapters.rollout.vllm.sampling import parameters, require_servable
 from hexpo.adapters.rollout.vllm.scores import Scores, read_scores
 from hexpo.application.ports.rollout import (
@@ -216,7 +216,7 @@ class VllmEngine:
         await self._idle()
         self._open.set()
         llm, self._llm = self._llm, None
-        await asyncio.to_thread(_ended, llm)
+        await asyncio.to_thread(end, llm, KILL_SECONDS)
 
     async def _wake(self, part: str) -> None:
         """Takes a part's memory again, if it gave it back; what is whole then serves at once, so
@@ -354,10 +354,3 @@ class VllmEngine:
         answer.ending = answer.ending or why
         if answer.reading is not None:
             answer.reading.cancel()
-
-
-def _ended(llm: Any) -> None:
-    """End vLLM's processes and what they would leave behind."""
-    left = segments_of_children()
-    llm.shutdown(KILL_SECONDS)
-    remove(left)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 SHARED = Path("/dev/shm")
 """Where Linux keeps it; elsewhere nothing is found."""
@@ -30,8 +31,15 @@ def remove(left: Iterable[Path]) -> None:
         path.unlink(missing_ok=True)
 
 
-def segments_of_children() -> set[Path]:
-    """Those of all processes below this one."""
+def end(llm: Any, seconds: float | None = None) -> None:
+    """End vLLM's processes, and what they would leave behind.
+
+    Args: llm: an AsyncLLM. seconds: how long its processes may take; None: as vLLM chooses.
+    """
     import psutil  # a dependency of vLLM
 
-    return segments(child.pid for child in psutil.Process().children(recursive=True))
+    left = segments(child.pid for child in psutil.Process().children(recursive=True))
+    try:
+        llm.shutdown(seconds)
+    finally:
+        remove(left)
