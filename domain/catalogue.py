@@ -135,7 +135,7 @@ def by_name(*entries: Entry) -> Mapping[str, Entry]:
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """The end of a message about an unknown name: the nearest valid ones, or all of them."""
-    known = sorted(names)
+    known = sorted(set(names))
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.55)
     if near:
         return f"; did you mean {' or '.join(near)}?"

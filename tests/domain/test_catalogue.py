@@ -7,7 +7,7 @@ import torch
 
 from hexpo.domain.aggregate import Mode, Unit
 from hexpo.domain.algorithms import CATALOGUES, lines
-from hexpo.domain.catalogue import Entry, by_name, find
+from hexpo.domain.catalogue import Entry, by_name, did_you_mean, find
 from hexpo.domain.errors import WrongValue
 from hexpo.domain.estimators import Estimator
 from hexpo.domain.losses.catalogue import ELSEWHERE, LOSSES, OPTIONS_ELSEWHERE, TERMS
@@ -147,3 +147,9 @@ def test_an_estimator_needs_one_sample_unless_it_says_more() -> None:
         return score_S
 
     assert Estimator(function=plain).min_samples == 1
+
+
+def test_a_name_that_stands_in_two_lists_is_offered_once() -> None:
+    """M3: a loss of ours, and a word of another library's."""
+    assert did_you_mean("ppoo", ["ppo", "ipo", "ppo"]) == "; did you mean ppo or ipo?"
+    assert did_you_mean("zzzz", ["b", "a", "b"]) == "; there are: a, b"
