@@ -68,8 +68,8 @@ def _from_file(path: str) -> Any:
 
 def style_of(function: Callable[..., Any]) -> Style:
     """The style of a function. Raises: TypeError: none of the three; shows its parameters."""
-    names = set(inspect.signature(function).parameters)
-    if {"solution_str", "ground_truth"} <= names:
+    names = inspect.signature(function).parameters
+    if {"solution_str", "ground_truth"} <= names.keys():
         return Style.VERL
     if "completions" in names:
         return Style.TRL
