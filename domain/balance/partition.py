@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import heapq
-from array import array
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Sequence
-from itertools import chain
-from operator import attrgetter, itemgetter
+from itertools import islice
+from operator import attrgetter
 
 import attrs
 import torch
@@ -15,18 +14,21 @@ from torch import Tensor
 
 from hexpo.domain.errors import WrongColumn, WrongValue
 
-_GOOD_ENOUGH = 1e-3
+_GOOD_ENOUGH = 4e-4
 """Relative distance of the heaviest part from the mean at which no exchange is tried any more."""
 _CLOSE = 0.05
 """A swap that misses what is wanted by this share is taken without looking further."""
 _EXCHANGES_A_PART = 12
+_FOLD = 8
+"""Rounds that are dealt as one, an even number."""
 
 
 @attrs.define(eq=False)
 class _Part:
+    place: int
     load: float
     items: list[int]
-    """Ranks of its rows: 0 is the costliest of all."""
+    """Ranks of its rows, ascending: 0 is the costliest of all."""
 
 
 _load = attrgetter("load")
@@ -77,72 +79,106 @@ def imbalance(cost_S: Tensor, index: Sequence[Tensor]) -> float:
 def _shared(cost: Tensor, parts: int, *, equal_counts: bool) -> Tensor:
     """(S,) int64 part of each row."""
     falling, order = torch.sort(cost, descending=True, stable=True)
-    ordered = falling.tolist()
-    shared = (_dealt_in_rounds if equal_counts else _dealt_to_lightest)(ordered, parts)
-    _exchange(shared, ordered)
+    dealt = (_dealt_in_rounds if equal_counts else _dealt_to_lightest)(falling, parts)
     part_S = torch.empty_like(order)
-    if ordered:
-        ranks = array("q", chain.from_iterable(part.items for part in shared))
-        counts = torch.tensor([len(part.items) for part in shared])
-        rows = order[torch.frombuffer(ranks, dtype=torch.int64)]
-        part_S[rows] = torch.repeat_interleave(counts)
+    part_S[order] = _exchanged(dealt, falling, parts)
     return part_S
 
 
-def _dealt_to_lightest(ordered: list[float], parts: int) -> list[_Part]:
+def _dealt_to_lightest(falling: Tensor, parts: int) -> Tensor:
+    """(S,) int64 part of each rank."""
     heap = [(0.0, part) for part in range(parts)]
-    items: list[list[int]] = [[] for _ in range(parts)]
-    for rank, cost in enumerate(ordered):
+    dealt = []
+    for cost in falling.tolist():
         load, lightest = heap[0]
-        items[lightest].append(rank)
+        dealt.append(lightest)
         heapq.heapreplace(heap, (load + cost, lightest))
-    return [_Part(load, items[part]) for load, part in sorted(heap, key=itemgetter(1))]
+    return torch.tensor(dealt, dtype=torch.int64)
 
 
-def _dealt_in_rounds(ordered: list[float], parts: int) -> list[_Part]:
+def _dealt_in_rounds(falling: Tensor, parts: int) -> Tensor:
+    """(S,) int64 part of each rank.
+
+    The costliest rounds go one by one. Rounds of cheaper rows are alike, and go several at once:
+    folded, the costliest row of one above the cheapest of the next, they are columns of nearly one
+    sum, and a column is dealt as one row. Exchanges undo what that costs in balance.
+    """
+    rounds = len(falling) // parts
+    folds = max(rounds // _FOLD - 1, 0)
+    costly, cheap = (rounds - folds * _FOLD) * parts, rounds * parts
     loads = [0.0] * parts
-    items: list[list[int]] = [[] for _ in range(parts)]
-    lightest_first = list(range(parts))
-    for start in range(0, len(ordered), parts):
+    first_RP = _dealt(falling[:costly].view(-1, parts), loads)
+    folded_FKP = falling[costly:cheap].reshape(folds, _FOLD, parts).clone()
+    folded_FKP[:, 1::2] = folded_FKP[:, 1::2].flip(2)
+    sum_FP, column_FP = folded_FKP.sum(1).sort(1, descending=True)
+    part_FP = torch.empty_like(column_FP).scatter_(1, column_FP, _dealt(sum_FP, loads))
+    part_FKP = torch.stack([part_FP, part_FP.flip(1)], 1).repeat(1, _FOLD // 2, 1)
+    last_P = _dealt(falling[None, cheap:], loads)
+    return torch.cat([first_RP.view(-1), part_FKP.view(-1), last_P.view(-1)])
+
+
+def _dealt(cost_RP: Tensor, loads: list[float]) -> Tensor:
+    """(R, P) int64 part of each cost, in rounds of falling costs; the loads grow."""
+    lightest_first = list(range(len(loads)))
+    dealt = []
+    for costs in cost_RP.tolist():
         lightest_first.sort(key=loads.__getitem__)
-        # The last round may be short.
-        for rank, (part, cost) in enumerate(
-            zip(lightest_first, ordered[start : start + parts], strict=False), start
-        ):
+        # A short round leaves the heaviest parts out.
+        for part, cost in zip(lightest_first, costs, strict=False):
             loads[part] += cost
-            items[part].append(rank)
-    return [_Part(load, rows) for load, rows in zip(loads, items, strict=True)]
+        dealt.append(lightest_first[: len(costs)])
+    return torch.tensor(dealt, dtype=torch.int64).view(cost_RP.shape)
 
 
-def _exchange(shared: list[_Part], cost: list[float]) -> None:
-    """Swap rows of the heaviest part for rows of lighter ones until it is close to the mean."""
+def _exchanged(part_S: Tensor, falling: Tensor, parts: int) -> Tensor:
+    """(S,) int64 part of each rank, after exchanges between parts."""
+    counts = torch.bincount(part_S, minlength=parts).tolist()
+    loads = torch.bincount(part_S, weights=falling, minlength=parts).tolist()
+    ranks = iter(torch.argsort(part_S, stable=True).tolist())
+    shared = [
+        _Part(part, load, list(islice(ranks, count)))
+        for part, (load, count) in enumerate(zip(loads, counts, strict=True))
+    ]
+    if moved := _exchange(shared, (-falling).tolist()):
+        part_S[list(moved)] = torch.tensor(list(moved.values()))
+    return part_S
+
+
+def _exchange(shared: list[_Part], rising: list[float]) -> dict[int, int]:
+    """Swap rows of the heaviest part for rows of lighter ones until it is close to the mean.
+
+    Returns: the new part of each rank that moved.
+    """
     mean = sum(part.load for part in shared) / len(shared)
+    moved: dict[int, int] = {}
     for _ in range(_EXCHANGES_A_PART * len(shared)):
         heavy, light = max(shared, key=_load), min(shared, key=_load)
         if heavy.load <= mean * (1 + _GOOD_ENOUGH):
-            return
-        if _swap(heavy, light, heavy.load - mean, cost):
+            break
+        if _swap(heavy, light, heavy.load - mean, rising, moved):
             continue
         others = sorted(shared, key=_load)[1:-1]
-        if not any(_swap(heavy, other, heavy.load - mean, cost) for other in others):
-            return
+        if not any(_swap(heavy, other, heavy.load - mean, rising, moved) for other in others):
+            break
+    return moved
 
 
-def _swap(heavy: _Part, light: _Part, excess: float, cost: list[float]) -> bool:
+def _swap(
+    heavy: _Part, light: _Part, excess: float, rising: list[float], moved: dict[int, int]
+) -> bool:
     """Swap one row of each part, so that the heavy part loses about what it should; False where no
     swap helps. It should lose half of the parts' difference, but no more than its excess over the
     mean of all parts."""
     wanted = min((heavy.load - light.load) / 2, excess)
-    theirs = sorted(light.items, reverse=True)
-    offered = [cost[rank] for rank in theirs]  # rising
+    theirs = light.items
     best, pair = 0.999 * wanted, None
     for rank in heavy.items:
-        at = bisect_left(offered, cost[rank] - wanted)
-        for near in (at - 1, at):
-            if 0 <= near < len(theirs):
-                distance = abs(cost[rank] - offered[near] - wanted)
-                if distance < best:
-                    best, pair = distance, (rank, theirs[near])
+        # Of all rows, the costliest that is cheap enough; then, of theirs, those beside it.
+        at = bisect_left(theirs, bisect_left(rising, rising[rank] + wanted))
+        for other in theirs[max(at - 1, 0) : at + 1]:
+            distance = abs(rising[other] - rising[rank] - wanted)
+            if distance < best:
+                best, pair = distance, (rank, other)
         if best < _CLOSE * wanted:
             break
     if pair is None:
@@ -150,9 +186,10 @@ def _swap(heavy: _Part, light: _Part, excess: float, cost: list[float]) -> bool:
     given, taken = pair
     heavy.items.remove(given)
     light.items.remove(taken)
-    heavy.items.append(taken)
-    light.items.append(given)
-    moved = cost[given] - cost[taken]
-    heavy.load -= moved
-    light.load += moved
+    insort(heavy.items, taken)
+    insort(light.items, given)
+    moved[given], moved[taken] = light.place, heavy.place
+    difference = rising[taken] - rising[given]
+    heavy.load -= difference
+    light.load += difference
     return True

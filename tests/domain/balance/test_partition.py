@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import math
 
@@ -81,6 +82,18 @@ def test_log_normal_lengths_are_even_to_a_fifth_of_a_percent(rows: int, parts: i
         index = partition(cost_S, parts, equal_counts=True)
         assert {len(part) for part in index} == {rows // parts}
         assert imbalance(cost_S, index) <= 0.002
+
+
+@pytest.mark.parametrize(("rows", "parts", "bound"), [(4096, 32, 0.05), (8192, 8, 0.003)])
+def test_dealing_alone_is_nearly_even(
+    rows: int, parts: int, bound: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Y9: exchanges have only the rest to even out, however few of them there may be."""
+    module = importlib.import_module("hexpo.domain.balance.partition")
+    monkeypatch.setattr(module, "_EXCHANGES_A_PART", 0)
+    for seed in range(2):
+        cost_S = log_normal_costs(rows, seed=seed)
+        assert imbalance(cost_S, partition(cost_S, parts, equal_counts=True)) <= bound
 
 
 def test_where_one_row_outweighs_the_mean_its_part_is_the_lightest_possible() -> None:
