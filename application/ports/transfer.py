@@ -48,7 +48,8 @@ class Receive(Protocol):
     """A receiver: whole tensors by name, each valid until the next one is asked for."""
 
     def __call__(self, update: Update, *, keep: bool = False) -> Iterable[tuple[str, Tensor]]:
-        """Read an update. Args: keep: each tensor has memory of its own and stays as it is."""
+        """Read an update. Args: keep: each tensor stays as it is for as long as somebody
+        holds it or a view of it."""
         ...
 
 

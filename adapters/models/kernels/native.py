@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 HERE = Path(__file__).parent
 GLUE = tuple(HERE / name for name in ("kernels.c", "attention.c", "decode.c", "layers.c"))
 PRODUCTS = (HERE / "products.c",)
+CHECKSUM = (HERE / "checksum.c",)
 HEADERS = (HERE / "storage.h",)
 COMPILERS = ("cc", "gcc", "clang")
 # Not -ffast-math: it would change the process's floating-point mode and hide NaN.
@@ -61,6 +62,7 @@ PRODUCT_SIGNATURES: Mapping[str, str] = {
     "multiply": "ppppiiiii",
     "add_product": "pppiiiii",
 }
+CHECKSUM_SIGNATURES: Mapping[str, str] = {"checksum": "pip"}
 _CTYPES: Mapping[str, Any] = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_float}
 
 
@@ -115,6 +117,11 @@ def load_library(
 def load_products(*, folder: Path | None = None) -> Library | None:
     """The compiled products, as `load_library`. The processor must have AVX-512 BF16."""
     return _load(PRODUCTS, (), folder, lambda path: Library(path, PRODUCT_SIGNATURES))
+
+
+def load_checksum(*, folder: Path | None = None) -> Library | None:
+    """The compiled checksum, as `load_library`."""
+    return _load(CHECKSUM, (), folder, lambda path: Library(path, CHECKSUM_SIGNATURES))
 
 
 def _load(

@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from hexpo.adapters.models import checksum
 from hexpo.adapters.rollout.vllm.adapter import NAME, NUMBER, collected, write_folder
 from hexpo.application.ports.transfer import Receive
 from hexpo.domain.digest import Digester
@@ -48,7 +49,7 @@ class WeightsExtension:
 
     def hexpo_load(self, update: bytes) -> tuple[int, int, str]:
         """Read an update into the model; what was read, as the parts of a Digest."""
-        digester = Digester()
+        digester = checksum.digester()
         stream = self._receive(pickle.loads(update), keep=True)  # vLLM keeps parts of fused weights
         if self._alpha:
             self._take_adapters(stream, digester)

@@ -8,9 +8,9 @@ import attrs
 import torch
 from torch import Tensor
 
+from hexpo.adapters.models import checksum
 from hexpo.adapters.models.policy import Policy
 from hexpo.application.ports.transfer import Digest
-from hexpo.domain.digest import Digester
 from hexpo.domain.errors import EngineFailed
 
 
@@ -43,7 +43,7 @@ def fill(targets: Targets, stream: Iterable[tuple[str, Tensor]]) -> Digest:
     Raises: EngineFailed: a name that the engine lacks, another shape, a tied name that was sent on
         its own, or a parameter that was neither written, tied to a written one nor frozen: by name.
     """
-    digester, written = Digester(), set[str]()
+    digester, written = checksum.digester(), set[str]()
     for name, tensor in stream:
         digester.add(name, tensor)
         _parameter(targets, name, tensor).copy_(tensor)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hexpo.adapters.models import checksum
 from hexpo.adapters.transfer.collective.group import (
     END,
     FAILED,
@@ -19,7 +20,6 @@ from hexpo.adapters.transfer.collective.group import (
 from hexpo.adapters.transfer.wire.buckets import Packer
 from hexpo.adapters.transfer.wire.stream import whole
 from hexpo.application.ports.transfer import Digest, Send, Update, Weight
-from hexpo.domain.digest import Digester
 
 
 class _Sender:
@@ -52,7 +52,7 @@ class _Sending:
         self._sent = 0
 
     def run(self, stream: Iterable[Weight]) -> Digest:
-        digester = Digester()
+        digester = checksum.digester()
         packer = Packer(self._group.meeting.bucket, take=self._take, put=self._put, listing=LISTING)
         try:
             for name, tensor in whole(stream):

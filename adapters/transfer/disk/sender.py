@@ -7,16 +7,16 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from hexpo.adapters.models import checksum
 from hexpo.adapters.transfer.disk.folder import Versions
 from hexpo.adapters.transfer.wire.stream import whole
 from hexpo.application.ports.transfer import Digest, Send, Update, Weight
-from hexpo.domain.digest import Digester
 from hexpo.domain.errors import EngineFailed
 
 
 def _send(stream: Iterable[Weight], update: Update) -> Digest:
     versions, version = Versions.of(update), update.version
-    size, digester = int(update.address["bucket"]), Digester()
+    size, digester = int(update.address["bucket"]), checksum.digester()
     try:
         versions.begin(version)
         bucket: dict[str, Tensor] = {}

@@ -29,7 +29,9 @@ class _Receiver:
         place = Place.of(update.address)
         if self._files is None or str(self._files.folder) != place.folder:
             self._files = self._opened(place.folder)
-        return unpacked(self._buckets(Ring(self._files, place), update.version), keep=keep)
+        holds = keep and place.slots > 0
+        buckets = self._buckets(Ring(self._files, place), update.version, holds=holds)
+        return unpacked(buckets, keep=keep and not holds)
 
     def _opened(self, folder: str) -> Files:
         try:
@@ -40,7 +42,7 @@ class _Receiver:
                 f" ({error.strerror}); receivers must run on the sender's node"
             ) from error
 
-    def _buckets(self, ring: Ring, version: int) -> Iterator[tuple[bytes, Tensor]]:
+    def _buckets(self, ring: Ring, version: int, *, holds: bool) -> Iterator[tuple[bytes, Tensor]]:
         place = ring.place
         number = place.readers.index(self._reader) if self._reader in place.readers else None
         if number is None and place.slots:
@@ -52,7 +54,8 @@ class _Receiver:
             ring.join(number)
         count = 0
         while self._has_bucket(ring, place, count, version):
-            memory = ring.memory(count)
+            slot = ring.slot(count)
+            memory = ring.held(number, slot) if holds and number is not None else ring.memory(slot)
             length = int.from_bytes(bytes(memory[:8].tolist()), "little")
             yield bytes(memory[8 : 8 + length].numpy()), memory[HEAD:]
             count += 1

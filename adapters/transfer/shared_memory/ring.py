@@ -1,10 +1,17 @@
-"""A ring of buckets in files that sender and receivers map, and the words that steer it."""
+"""Buckets in files that sender and receivers map, and the words that steer them.
+
+Buckets lie in slots, which are used again and again. The sender takes any slot that all readers
+are through with and of which none holds a tensor; `control` says in which one a bucket lies.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +24,10 @@ from hexpo.domain.errors import EngineFailed
 HEAD = 1 << 18
 """Bytes before a bucket's data: the length of its listing, and the listing."""
 _CONTROL, _DATA = "control", "buckets"
-_WORDS, _WORDS_A_READER = 8, 3
-_ATTEMPT, _WRITTEN, _TOTAL, _SENDER = range(4)
+MOST_SLOTS = 64
+_ATTEMPT, _WRITTEN, _TOTAL, _SENDER, _PLACES = range(5)
+_CONFIRMED, _PROCESS, _DROPPED, _HOLDS = range(4)
+_WORDS, _WORDS_A_READER = _PLACES + MOST_SLOTS, _HOLDS + MOST_SLOTS
 _COUNT_BITS = 32
 
 UNKNOWN, FAILED = -1, -2
@@ -35,7 +44,7 @@ class Place:
     bucket: int
     """Bytes of data in a bucket."""
     slots: int
-    """Buckets of the ring; 0: one after the other, so that a version can be read later."""
+    """Slots to begin with; 0: a bucket each, so that a version can be read later."""
     readers: tuple[str, ...]
     """Who reads while it is sent."""
     bound_seconds: float
@@ -91,16 +100,21 @@ class Files:
         self.folder = Path(folder)
         with (self.folder / _CONTROL).open("r+b") as file:
             self.words = memoryview(mmap.mmap(file.fileno(), 0)).cast("q")
-        self._data = torch.empty(0, dtype=torch.uint8)
+        self._map: mmap.mmap | None = None
 
-    def memory(self, start: int, end: int) -> Tensor:
-        """(end - start,) uint8; the file grows where it must."""
-        if end > len(self._data):
+    def memory(self, start: int, end: int, gone: Callable[[], object] | None = None) -> Tensor:
+        """(end - start,) uint8; the file grows where it must. Args: gone: called when the tensor
+        and all of its views are."""
+        if self._map is None or end > len(self._map):
             path = self.folder / _DATA
             _reserve(path, end)
             with path.open("r+b") as file:
-                self._data = torch.frombuffer(mmap.mmap(file.fileno(), 0), dtype=torch.uint8)
-        return self._data[start:end]
+                self._map = mmap.mmap(file.fileno(), 0)
+        buffer = (ctypes.c_ubyte * (end - start)).from_buffer(self._map, start)
+        if gone is not None:
+            # Storage that views share keeps the buffer, and nothing else does.
+            weakref.finalize(buffer, gone).atexit = False
+        return torch.frombuffer(buffer, dtype=torch.uint8)
 
 
 class Ring:
@@ -117,9 +131,10 @@ class Ring:
         words[_WRITTEN], words[_TOTAL], words[_SENDER] = 0, UNKNOWN, os.getpid()
         words[_ATTEMPT] = self.place.attempt
 
-    def put(self, written: int) -> None:
-        """So many buckets are there."""
-        self._words[_WRITTEN] = written
+    def put(self, bucket: int, slot: int) -> None:
+        """A bucket is there, with all before it."""
+        self._words[_PLACES + bucket % MOST_SLOTS] = slot
+        self._words[_WRITTEN] = bucket + 1
 
     def end(self, total: int) -> None:
         """All are there, or FAILED."""
@@ -127,7 +142,7 @@ class Ring:
 
     def drop(self, reader: int) -> None:
         """A reader that is too late: its slots are written over."""
-        self._words[_WORDS + _WORDS_A_READER * reader + 2] = self.place.attempt
+        self._words[_of(reader, _DROPPED)] = self.place.attempt
 
     # ---- what readers see ----
 
@@ -153,38 +168,63 @@ class Ring:
     def sender(self) -> int:
         return self._words[_SENDER]
 
+    def slot(self, bucket: int) -> int:
+        """Where a bucket lies that is written and not confirmed."""
+        return self._words[_PLACES + bucket % MOST_SLOTS] if self.place.slots else bucket
+
+    def is_dropped(self, reader: int) -> bool:
+        return self._words[_of(reader, _DROPPED)] == self.place.attempt
+
     # ---- the readers' words ----
 
     def join(self, reader: int) -> None:
-        """A reader is there."""
-        self._words[_WORDS + _WORDS_A_READER * reader + 1] = os.getpid()
+        """A reader is there. What an earlier process held under its name died with it."""
+        if self.process(reader) != os.getpid():
+            for slot in range(MOST_SLOTS):
+                self._words[_of(reader, _HOLDS) + slot] = 0
+        self._words[_of(reader, _PROCESS)] = os.getpid()
         self.confirm(reader, 0)
 
     def confirm(self, reader: int, count: int) -> None:
         """So many buckets are read. Says of which attempt, as an older one may still be read."""
-        word = self.place.attempt << _COUNT_BITS | count
-        self._words[_WORDS + _WORDS_A_READER * reader] = word
+        self._words[_of(reader, _CONFIRMED)] = self.place.attempt << _COUNT_BITS | count
+
+    def held(self, reader: int, slot: int) -> Tensor:
+        """(HEAD + bucket,) uint8: a slot's memory, which the reader holds until this tensor and
+        all views of it are gone."""
+        word = _of(reader, _HOLDS) + slot
+        self._words[word] = 1
+        return self._memory(slot, partial(self._words.__setitem__, word, 0))
+
+    # ---- what the sender sees of them ----
 
     def confirmed(self, reader: int) -> int | None:
         """What it read of the present attempt; None: it has not come yet."""
-        word = self._words[_WORDS + _WORDS_A_READER * reader]
+        word = self._words[_of(reader, _CONFIRMED)]
         attempt, count = word >> _COUNT_BITS, word & ((1 << _COUNT_BITS) - 1)
         return count if attempt == self.place.attempt else None
 
     def process(self, reader: int) -> int:
         """Id of the process that last joined as this reader; 0: none has."""
-        return self._words[_WORDS + _WORDS_A_READER * reader + 1]
+        return self._words[_of(reader, _PROCESS)]
 
-    def is_dropped(self, reader: int) -> bool:
-        return self._words[_WORDS + _WORDS_A_READER * reader + 2] == self.place.attempt
+    def is_held(self, reader: int, slot: int) -> bool:
+        """Also what is left of an older attempt."""
+        return bool(self._words[_of(reader, _HOLDS) + slot])
 
     # ---- memory ----
 
-    def memory(self, number: int) -> Tensor:
-        """(HEAD + bucket,) uint8: the memory of a bucket."""
+    def memory(self, slot: int) -> Tensor:
+        """(HEAD + bucket,) uint8."""
+        return self._memory(slot)
+
+    def _memory(self, slot: int, gone: Callable[[], object] | None = None) -> Tensor:
         stride = HEAD + self.place.bucket
-        slot = number % self.place.slots if self.place.slots else number
-        return self._files.memory(slot * stride, (slot + 1) * stride)
+        return self._files.memory(slot * stride, (slot + 1) * stride, gone)
+
+
+def _of(reader: int, word: int) -> int:
+    return _WORDS + _WORDS_A_READER * reader + word
 
 
 def is_alive(process: int) -> bool:

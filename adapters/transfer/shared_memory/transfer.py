@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import attrs
 
-from hexpo.adapters.transfer.shared_memory.ring import Place, create, is_alive
+from hexpo.adapters.transfer.shared_memory.ring import MOST_SLOTS, Place, create, is_alive
 from hexpo.adapters.transfer.wire.driver import Build
 
 _PREFIX = "hexpo-weights-"
@@ -27,9 +27,12 @@ class Config:
     """Where the buckets lie; empty: the system's shared memory, else its temporary folder."""
     bucket_mib: int = attrs.field(default=32, validator=attrs.validators.ge(1))
     """Size of a bucket."""
-    buckets: int = attrs.field(default=2, validator=attrs.validators.ge(0))
-    """Buckets of the ring: sender and readers work on different ones. 0 keeps the whole version
-    until the next one, so that a replica can read it later (a lease, a return after fencing)."""
+    buckets: int = attrs.field(
+        default=2, validator=[attrs.validators.ge(0), attrs.validators.le(MOST_SLOTS)]
+    )
+    """Buckets of the ring: sender and readers work on different ones; more are made where engines
+    hold what they read. 0 keeps the whole version until the next one, so that a replica can read
+    it later (a lease, a return after fencing)."""
     bound_seconds: float = attrs.field(default=120.0, validator=attrs.validators.gt(0))
     """Longest transfer; half of it is the longest wait for a reader."""
 

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from hexpo.adapters.transfer.shared_memory import Config, build, build_receiver, build_sender
-from hexpo.adapters.transfer.shared_memory.ring import Place, create
+from hexpo.adapters.transfer.shared_memory.ring import HEAD, MOST_SLOTS, Place, create
 from hexpo.application.ports.transfer import Digest, Update, Weight
 from hexpo.domain.errors import EngineFailed
 
@@ -155,6 +156,80 @@ def test_the_ring_holds_buckets_and_no_copy_of_the_weights(tmp_path: Path) -> No
     assert size < 2 * MIB + MIB
     with pytest.raises(EngineFailed, match=r"has no room for .* another file system"):
         create(tmp_path / "huge", readers=["one"], bucket=2**50, slots=2)
+
+
+def slots_of(where: dict[str, Any]) -> int:
+    size = (Path(where["folder"]) / "buckets").stat().st_size
+    assert size % (HEAD + MIB) == 0
+    return size // (HEAD + MIB)
+
+
+def test_what_a_reader_keeps_stays_as_it_is_and_what_it_lets_go_is_used_again(
+    tmp_path: Path,
+) -> None:
+    """G1: no copy is made; a slot more for each bucket of which something is held, and no
+    more; a view holds it too, and so does what is left of an older version."""
+    where = address(tmp_path, "one")
+    send, receive = build_sender(), build_receiver(reader="one")
+    held: dict[str, Tensor] = {}
+    for version in (1, 2):
+        update = Update(version=version, address={**where, "attempt": version})
+        sending = threading.Thread(target=send, args=(stream(), update))
+        sending.start()
+        for name, tensor in receive(update, keep=True):
+            if name in {"w0", "w5", "w11"} and version == 1:
+                held[name] = tensor[10:20]
+        sending.join(10)
+        assert not sending.is_alive()
+        assert slots_of(where) <= 2 + len(held)
+        assert {name: view.unique().tolist() for name, view in held.items()} == {
+            "w0": [0.0],
+            "w5": [5.0],
+            "w11": [11.0],
+        }
+
+
+def test_a_reader_that_lets_go_needs_no_more_slots_and_sees_every_value(tmp_path: Path) -> None:
+    """G1: the values are those that were sent, though slots are used in any order."""
+    where = address(tmp_path, "one", "two")
+    update = Update(version=1, address=where)
+    found: dict[str, list[float]] = {"one": [], "two": []}
+
+    def read(name: str, *, keep: bool) -> None:
+        for _, tensor in build_receiver(reader=name)(update, keep=keep):
+            found[name].append(float(tensor.sum() / tensor.numel()))
+
+    threads = [
+        threading.Thread(target=read, args=("one",), kwargs={"keep": True}),
+        threading.Thread(target=read, args=("two",), kwargs={"keep": False}),
+    ]
+    for thread in threads:
+        thread.start()
+    build_sender()(stream(40), update)
+    for thread in threads:
+        thread.join(10)
+    assert found["one"] == found["two"] == [float(number) for number in range(40)]
+    assert slots_of(where) <= 3
+
+
+def test_a_reader_that_never_lets_go_is_given_up(tmp_path: Path) -> None:
+    """G2: there is an end to the slots; what it holds is as it was when it learns of that."""
+    where = address(tmp_path, "greedy", bound=2.0)
+    update = Update(version=1, address=where)
+    held: list[Tensor] = []
+
+    def read() -> None:
+        with pytest.raises(EngineFailed, match="greedy"):
+            held.extend(tensor for _, tensor in build_receiver(reader="greedy")(update, keep=True))
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    with pytest.raises(EngineFailed, match="no replica reads the weights: greedy"):
+        build_sender()(stream(2 * MOST_SLOTS + 8), update)
+    reading.join(10)
+    assert not reading.is_alive()
+    assert [float(tensor[0]) for tensor in held] == [float(n) for n in range(2 * MOST_SLOTS)]
+    assert slots_of(where) == MOST_SLOTS
 
 
 def test_what_a_killed_run_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
