@@ -25,7 +25,7 @@ class Config:
 
     folder: str = ""
     """Where the buckets lie; empty: the system's shared memory, else its temporary folder."""
-    bucket_mib: int = attrs.field(default=32, validator=attrs.validators.ge(1))
+    bucket_mib: int = attrs.field(default=64, validator=attrs.validators.ge(1))
     """Size of a bucket."""
     buckets: int = attrs.field(
         default=2, validator=[attrs.validators.ge(0), attrs.validators.le(MOST_SLOTS)]
