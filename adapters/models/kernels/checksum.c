@@ -3,7 +3,6 @@
  * is there.
  */
 #include <stdint.h>
-#include <string.h>
 
 #define ROWS 64
 #define COLUMNS 1021
