@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import attrs
 import pytest
 import torch
 import transformers
@@ -148,7 +149,7 @@ def test_weights_cannot_be_loaded_under_running_requests() -> None:
         engine = engine_of()
         long = Request(id="x", prompt=(1,), sampling=Sampling(max_new_tokens=300), seed=0)
         task = asyncio.ensure_future(engine.generate(long))
-        await asyncio.sleep(0.02)
+        await anext(engine.stream(attrs.evolve(long, id="watched")))
         with pytest.raises(IllegalTransition, match="pause"):
             await engine.load_weights(Update(version=1))
         await engine.pause(PauseMode.ABORT)
