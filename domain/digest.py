@@ -52,12 +52,16 @@ class Digester:
         self._lines: dict[str, str] = {}
         self._bytes = 0
 
-    def add(self, name: str, tensor: Tensor) -> None:
-        """Count a tensor in. Raises WrongBatch: the name was there before."""
+    def add(self, name: str, tensor: Tensor, total: int | None = None) -> None:
+        """Count a tensor in. Args: total: its `sum_of`, where that is known already.
+
+        Raises WrongBatch: the name was there before.
+        """
         if name in self._lines:
             raise WrongBatch(f"the weight {name} came twice; a stream has each name once")
+        total = sum_of(tensor, self._words) if total is None else total
         shape = "x".join(map(str, tensor.shape))
-        self._lines[name] = f"{name} {tensor.dtype} {shape} {sum_of(tensor, self._words):016x}"
+        self._lines[name] = f"{name} {tensor.dtype} {shape} {total:016x}"
         self._bytes += tensor.numel() * tensor.element_size()
 
     @property
@@ -80,16 +84,19 @@ def digested(
 
 def sum_of(tensor: Tensor, words: Words | None = None) -> int:
     """The 64-bit sum of one tensor's bytes; equal for equal bytes on every device."""
+    words_W, behind = words_of(tensor)
+    return (behind + ((words or sum_of_words)(words_W) if len(words_W) else 0)) % 2**64
+
+
+def words_of(tensor: Tensor) -> tuple[Tensor, int]:
+    """(W,) int64: a tensor's whole words; and the sum of the bytes behind them."""
     flat_B = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
     whole = flat_B.numel() // 8 * 8
     has_tail = whole != flat_B.numel()
-    total = _tail(flat_B[whole:]) if has_tail else _NO_TAIL
-    if whole:
-        aligned_B = flat_B[:whole] if has_tail else flat_B
-        if aligned_B.storage_offset() % 8:
-            aligned_B = aligned_B.clone()
-        total += (words or sum_of_words)(aligned_B.view(torch.int64))
-    return total % 2**64
+    words_B = flat_B[:whole] if has_tail else flat_B
+    if words_B.storage_offset() % 8:
+        words_B = words_B.clone()
+    return words_B.view(torch.int64), _tail(flat_B[whole:]) if has_tail else _NO_TAIL
 
 
 def _tail(bytes_B: Tensor) -> int:

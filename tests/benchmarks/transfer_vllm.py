@@ -50,7 +50,7 @@ class Receiver:
     def _keeping(self, update: Any) -> Iterable[tuple[str, Any]]:
         for name, tensor in self._receive(update):
             self._kept.append((name, tensor.clone()))
-            yield name, tensor
+            yield self._kept[-1]
 
     def _checked(self, stream: Any, wanted: Any, digester: Any) -> Any:
         return stream if self._is_kept else self._check(stream, wanted, digester)

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 HERE = Path(__file__).parent
 GLUE = tuple(HERE / name for name in ("kernels.c", "attention.c", "decode.c", "layers.c"))
 PRODUCTS = (HERE / "products.c",)
-CHECKSUM = (HERE / "checksum.c",)
+MEMORY = (HERE / "memory.c",)
 HEADERS = (HERE / "storage.h",)
 COMPILERS = ("cc", "gcc", "clang")
 # Not -ffast-math: it would change the process's floating-point mode and hide NaN.
@@ -62,7 +62,11 @@ PRODUCT_SIGNATURES: Mapping[str, str] = {
     "multiply": "ppppiiiii",
     "add_product": "pppiiiii",
 }
-CHECKSUM_SIGNATURES: Mapping[str, str] = {"checksum": "pip"}
+MEMORY_SIGNATURES: Mapping[str, str] = {
+    "checksum": "pip",
+    "checksums": "ppip",
+    "copy_past_cache": "ppi",
+}
 _CTYPES: Mapping[str, Any] = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_float}
 
 
@@ -119,9 +123,9 @@ def load_products(*, folder: Path | None = None) -> Library | None:
     return _load(PRODUCTS, (), folder, lambda path: Library(path, PRODUCT_SIGNATURES))
 
 
-def load_checksum(*, folder: Path | None = None) -> Library | None:
-    """The compiled checksum, as `load_library`."""
-    return _load(CHECKSUM, (), folder, lambda path: Library(path, CHECKSUM_SIGNATURES))
+def load_memory(*, folder: Path | None = None) -> Library | None:
+    """The compiled passes over memory, as `load_library`."""
+    return _load(MEMORY, (), folder, lambda path: Library(path, MEMORY_SIGNATURES))
 
 
 def _load(

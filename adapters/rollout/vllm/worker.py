@@ -49,7 +49,7 @@ class WeightsExtension:
 
     def hexpo_load(self, update: bytes) -> tuple[int, int, str]:
         """Read an update into the model; what was read, as the parts of a Digest."""
-        digester = checksum.digester()
+        digester = checksum.digester_beside()
         stream = self._receive(pickle.loads(update), keep=True)  # vLLM keeps parts of fused weights
         if self._alpha:
             self._take_adapters(stream, digester)
@@ -119,7 +119,7 @@ def checked(
             raise EngineFailed(f"the engine has no weight {name}, or it came twice")
         if shape != tuple(tensor.shape):
             raise EngineFailed(f"{name} has shape {tuple(tensor.shape)}, the engine's has {shape}")
-        digester.add(name, tensor)  # at once: it is still in the cache
+        digester.add(name, tensor)
         yield name, tensor
     if missing:
         some = ", ".join(sorted(missing)[:3]) + (", ..." if len(missing) > 3 else "")

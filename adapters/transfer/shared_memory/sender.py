@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hexpo.adapters.models import checksum
+from hexpo.adapters.models.kernels.memory import copy_past_cache
 from hexpo.adapters.transfer.shared_memory.ring import (
     FAILED,
     HEAD,
@@ -65,7 +66,13 @@ class _Sending:
 
     def run(self, stream: Iterable[Weight]) -> Digest:
         digester = checksum.digester()
-        packer = Packer(self._ring.place.bucket, take=self._take, put=self._put, listing=HEAD - 8)
+        packer = Packer(
+            self._ring.place.bucket,
+            take=self._take,
+            put=self._put,
+            listing=HEAD - 8,
+            copy=copy_past_cache,
+        )
         for name, tensor in whole(stream):
             packer.add(name, tensor)
             digester.add(name, tensor)  # behind the copy, which left it in the cache

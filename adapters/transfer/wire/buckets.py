@@ -40,13 +40,16 @@ class Packer:
         take: Callable[[], Tensor],
         put: Callable[[bytes, int], None],
         listing: int,
+        copy: Callable[[Tensor, Tensor], object] = Tensor.copy_,
     ) -> None:
         """Args: size: bytes of a bucket, a multiple of 64.
         take: gives the memory of the next bucket, (size,) uint8; waits until it is free.
         put: hands a bucket over: its listing, and how many bytes are used.
         listing: most bytes of a listing.
+        copy: (target, source), both (B,) uint8.
         """
         self._size, self._take, self._put, self._listing = size, take, put, listing
+        self._copy = copy
         self._memory: Tensor | None = None
         self._entries: list[str] = []
         self._listed = self._used = 0
@@ -73,7 +76,7 @@ class Packer:
         if self._memory is None:
             self._memory = self._take()
         length = piece_B.numel()
-        self._memory[self._used : self._used + length].copy_(piece_B)
+        self._copy(self._memory[self._used : self._used + length], piece_B)
         dtype = str(tensor.dtype).removeprefix("torch.")
         self._entries.append(json.dumps([name, dtype, [*tensor.shape], start, self._used, length]))
         self._listed += len(self._entries[-1]) + 1

@@ -1,8 +1,12 @@
-/* The sum of 64-bit words that hexpo.domain.digest defines, in one pass over memory: sums of the
- * rows and of the columns of each block, times odd numbers of their place, folded. Its eager twin
- * is there.
+/* Whole passes over memory: the checksum that hexpo.domain.digest defines (sums of the rows and of
+ * the columns of each block of words, times odd numbers of their place, folded; its eager twin is
+ * there), and copies that do not go through the cache.
  */
 #include <stdint.h>
+#include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 #define ROWS 64
 #define COLUMNS 1021
@@ -50,4 +54,39 @@ void checksum(i64 threads, const u64 *words, i64 count, u64 *out) {
     u64 place = rows / ROWS * (ROWS + COLUMNS) + rows % ROWS + COLUMNS;
     for (i64 i = rows * COLUMNS; i < count; i++, place++) total += folded(words[i], place);
     *out = total;
+}
+
+/* The same of each of some tensors. */
+void checksums(i64 threads, const u64 *const *words, const i64 *counts, i64 tensors, u64 *out) {
+    for (i64 i = 0; i < tensors; i++) checksum(threads, words[i], counts[i], out + i);
+}
+
+#define LINE 64
+#define PART (1 << 20) /* bytes that a thread copies at a time */
+
+static void copy_part(char *target, const char *source, i64 count) {
+    i64 i = 0;
+#ifdef __SSE2__
+    i64 first = -(i64)(uintptr_t)target & (LINE - 1);
+    i = first < count ? first : count;
+    memcpy(target, source, i);
+    for (; i + LINE <= count; i += LINE) {
+        const __m128i *from = (const __m128i *)(source + i);
+        __m128i *to = (__m128i *)(target + i);
+        for (int j = 0; j < LINE / 16; j++) _mm_stream_si128(to + j, _mm_loadu_si128(from + j));
+    }
+    _mm_sfence();
+#endif
+    memcpy(target + i, source + i, count - i);
+}
+
+/* The target is not read before it is written, and does not drive other memory out of the cache. */
+void copy_past_cache(i64 threads, char *target, const char *source, i64 count) {
+    i64 parts = (count + PART - 1) / PART;
+    threads = count <= ALONE * 8 ? 1 : threads;
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (i64 i = 0; i < parts; i++) {
+        i64 first = i * PART;
+        copy_part(target + first, source + first, count - first < PART ? count - first : PART);
+    }
 }
