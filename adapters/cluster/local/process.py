@@ -6,9 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import os
 import shutil
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -147,11 +145,12 @@ class LocalProcess:
     def _terminate(self) -> None:
         _log.warning("%s did not close within %g s", self.name, self._bounds.close)
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGTERM)
+            self._process.terminate()
 
     def _kill(self) -> None:
+        """It alone; what it started ends behind it."""
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
+            self._process.kill()
 
     def _soon(self, frame: Frame) -> None:
         task = asyncio.ensure_future(self._channel.send(frame))
@@ -171,10 +170,8 @@ class LocalProcess:
         await asyncio.wait([ending, self._receiving], return_when=asyncio.FIRST_COMPLETED)
         if not ending.done():  # it hung up: it ends now, or is made to
             await asyncio.wait([ending], timeout=self._bounds.force)
-        group = await asyncio.to_thread(guard.members, self.pid)
-        self._kill()  # it, or what it started itself
+        await asyncio.to_thread(guard.end, {self.pid})  # it, or what it started itself
         code = await ending
-        await asyncio.to_thread(guard.clear, group)
         self._warden.remove(self.pid)
         await asyncio.wait([self._receiving], timeout=_LAST_WORDS)
         self._receiving.cancel()

@@ -11,9 +11,53 @@ import os
 import shutil
 import signal
 import sys
+import time
 
 SHARED = "/dev/shm"
 NOTE = "__KMP_REGISTERED_LIB_"
+TRACKER = b"multiprocessing.resource_tracker"
+LAST_WORK = 1.0
+"""Seconds that trackers may take once all whom they track are gone."""
+
+
+def end(groups: set[int]) -> None:
+    """Kill process groups, and clear up behind them. Python's trackers are the last to go: they
+    take away the locks and the shared memory that their killed processes left, and end.
+    """
+    found: set[int] = set()
+    trackers: set[int] = set()
+    for group in groups:
+        inside = members(group)
+        found |= inside
+        if last := {pid for pid in inside if tracks(pid)}:
+            trackers |= last
+            for pid in inside - last:  # while they are there, none of these numbers is another's
+                kill(pid)
+        else:
+            kill(-group)
+    until = time.monotonic() + LAST_WORK
+    while any(tracks(pid) for pid in trackers) and time.monotonic() < until:
+        time.sleep(0.005)
+    for group in groups if trackers else ():
+        kill(-group)
+    clear(found)
+
+
+def kill(number: int) -> None:
+    """A process, or a group by its negative number; what has ended is no error."""
+    try:
+        os.kill(number, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def tracks(pid: int) -> bool:
+    """Whether a running process takes away what others leave."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return TRACKER in file.read()
+    except OSError:
+        return False
 
 
 def clear(killed: set[int]) -> None:
@@ -67,14 +111,7 @@ def guard(folder: str) -> None:
     for line in sys.stdin:
         order, _, group = line.strip().partition(" ")
         (groups.add if order == "add" else groups.discard)(int(group))
-    ended: set[int] = set()
-    for group in groups:
-        ended |= members(group)
-        try:
-            os.killpg(group, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            continue
-    clear(ended)
+    end(groups)
     shutil.rmtree(folder, ignore_errors=True)
 
 

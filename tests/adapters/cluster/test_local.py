@@ -19,6 +19,7 @@ from hexpo.adapters.cluster.local import Config, build
 from hexpo.adapters.cluster.wire import ports
 from hexpo.adapters.cluster.wire.endings import cause_of
 from hexpo.application.ports.cluster import ProcessSpec, Resources
+from hexpo.domain.errors import EngineFailed
 
 ENTRIES = Path(__file__).parents[2] / "data" / "cluster"
 DRIVER = """
@@ -35,7 +36,8 @@ async def main(folder, entries):
     ]
     first, second = await cluster.start(specs)
     grandchild = await first.call("start_another")
-    print(first.pid, second.pid, grandchild, await first.call("folder"), flush=True)
+    made = await first.call("lock")
+    print(first.pid, second.pid, grandchild, await first.call("folder"), *made, flush=True)
     await second.call("spin", 600.0)
 
 asyncio.run(main(*sys.argv[1:]))
@@ -75,10 +77,10 @@ def test_no_child_survives_a_killed_driver(tmp_path: Path) -> None:
     )
     with driver:
         assert driver.stdout is not None
-        *numbers, folder = driver.stdout.readline().split()
+        *numbers, folder, lock, memory = driver.stdout.readline().split()
         pids = [int(number) for number in numbers]
         assert all(_runs(pid) for pid in pids)
-        notes = [_note(pid) for pid in pids[:2]]
+        notes = [*map(_note, pids[:2]), Path("/dev/shm", lock), Path("/dev/shm", memory)]
         driver.send_signal(signal.SIGKILL)
         driver.wait()
         until = time.monotonic() + 10
@@ -110,6 +112,31 @@ def test_a_killed_process_leaves_nothing_in_shared_memory(tmp_path: Path) -> Non
     assert not [note for note in (*notes, gone) if note.exists()]
     assert stranger.exists()
     stranger.unlink()
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped", "leaves"])
+def test_locks_and_shared_memory_go_with_their_process(how: str, tmp_path: Path) -> None:
+    """O3: Python's tracker in the group is let to take them away, however the process ends."""
+
+    async def main() -> list[Path]:
+        cluster = build(Config(oversubscribe=True), folder=tmp_path)
+        try:
+            (process,) = await cluster.start([_spec("a")])
+            made = [Path("/dev/shm", name) for name in await process.call("lock")]
+            assert all(path.exists() for path in made)
+            if how == "killed":
+                os.kill(process.pid, signal.SIGKILL)
+            elif how == "stopped":
+                await process.stop()
+            else:
+                with pytest.raises(EngineFailed):
+                    await process.call("leave", 3)
+            await process.death()
+        finally:
+            await cluster.close()
+        return made
+
+    assert not [path for path in asyncio.run(main()) if path.exists()]
 
 
 @pytest.mark.slow

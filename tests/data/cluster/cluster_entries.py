@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import sys
 import time
+from multiprocessing import shared_memory
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +87,13 @@ class Desk:
         process = await asyncio.create_subprocess_exec("sleep", "600")
         self._other = process
         return process.pid
+
+    async def lock(self) -> list[str]:
+        """Names of a lock and of shared memory that Python's tracker knows."""
+        lock = multiprocessing.get_context("spawn").Lock()
+        memory = shared_memory.SharedMemory(create=True, size=64)
+        self._others = lock, memory
+        return ["sem." + lock._semlock.name.strip("/"), memory.name]
 
     async def spin(self, seconds: float) -> None:
         """Block the event loop, as bad services do."""
